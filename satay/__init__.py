@@ -1,0 +1,68 @@
+"""satay: durable workflows for Python in which an execution is an object you can fork."""
+
+from satay.app import App
+from satay.comparison import Comparison
+from satay.context import TaskContext, Usage, task_context
+from satay.definitions import Task, Workflow, task, workflow
+from satay.errors import SatayError
+from satay.forks import ForkReceipt
+from satay.functions import cancel, compare, decide, fork, resume, run, run_app, send_event, start
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
+from satay.model import MISSING, RunStatus
+from satay.primitives import (
+    ChildHandle,
+    continue_as_new,
+    gather,
+    get_logger,
+    intervention,
+    map,
+    now,
+    random,
+    sleep,
+    start_child,
+    uuid4,
+    wait_for_event,
+)
+from satay.retries import Backoff
+
+__all__ = [
+    "MISSING",
+    "App",
+    "Backoff",
+    "ChildHandle",
+    "Comparison",
+    "ForkHandle",
+    "ForkReceipt",
+    "RunEvent",
+    "RunHandle",
+    "RunStatus",
+    "RunSummary",
+    "SatayError",
+    "Task",
+    "TaskContext",
+    "Usage",
+    "Workflow",
+    "cancel",
+    "compare",
+    "continue_as_new",
+    "decide",
+    "fork",
+    "gather",
+    "get_logger",
+    "intervention",
+    "map",
+    "now",
+    "random",
+    "resume",
+    "run",
+    "run_app",
+    "send_event",
+    "sleep",
+    "start",
+    "start_child",
+    "task",
+    "task_context",
+    "uuid4",
+    "wait_for_event",
+    "workflow",
+]

@@ -1,0 +1,524 @@
+"""The app: an open journal, and the scheduler that drives runs in it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar, Token
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from satay.arguments import checked_count, checked_key, checked_run_id
+from satay.clock import Chance, Clock, to_datetime
+from satay.codec import ValueCodec, value_codec
+from satay.comparison import Comparison, RunHistory, compare_runs
+from satay.definitions import P, Workflow, find_workflow, tasks, workflows
+from satay.drive import Drive
+from satay.errors import (
+    AppClosedError,
+    ForkValidationError,
+    InvalidValueError,
+    RunConflictError,
+    RunExistsError,
+    RunNotFoundError,
+    UsageError,
+    WorkflowCancelledError,
+)
+from satay.failures import rebuilt_workflow_failure
+from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
+from satay.journal import DECISION, Journal, RunQuery
+from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
+from satay.origin import origin_of, own_fork
+from satay.primitives import event_name
+from satay.replay import facts, needed_blobs, referenced_blobs, value_text
+from satay.scheduler import Scheduler, SchedulerSettings
+from satay.settings import Settings
+from satay.signals import TerminationHandler
+from satay.stores.sqlite import open_sqlite
+
+R = TypeVar("R")
+
+MAX_LISTED_RUNS: Final = 1000
+"""The most runs that one `runs()` returns."""
+
+EVENTS_PER_PAGE: Final = 500
+"""How many entries `events()` reads at a time."""
+
+DATABASE_FILE: Final = "satay.db"
+"""The journal's file name in a data directory."""
+
+_OPAQUE: Final = value_codec(Any)
+
+
+app_of_block: ContextVar["App | None"] = ContextVar("satay_app_of_block", default=None)
+"""The app in whose `async with` block, or in whose task, the code runs."""
+
+
+class App:
+    """An open journal and the scheduler that drives runs in it. Made by `run_app`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scheduling: SchedulerSettings,
+        clock: Clock,
+        chance: Chance,
+        wrap_journal: Callable[[Journal], Journal] | None = None,
+    ) -> None:
+        self._wrap_journal = wrap_journal
+        self._settings = settings
+        self._scheduling = scheduling
+        self._clock = clock
+        self._chance = chance
+        self._journal: Journal | None = None
+        self._scheduler: Scheduler | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._starting: set[asyncio.Task[Any]] = set()
+        self._token: Token[App | None] | None = None
+        self._signals: TerminationHandler | None = None
+        self.is_closed = False
+
+    async def __aenter__(self) -> Self:
+        self._signals = TerminationHandler()
+        self._signals.install()
+        try:
+            await self.open()
+        except BaseException:
+            self._signals.remove()
+            raise
+        self._token = app_of_block.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            app_of_block.reset(self._token)
+        signals = self._signals
+        try:
+            await self.close()
+        finally:
+            if signals is not None:
+                signals.remove()
+        if signals is not None:
+            signals.end_process_if_asked()
+
+    def open_later(self, opening: "asyncio.Task[None]") -> None:
+        """Everything that is asked of the app waits for this task, which opens it."""
+        self._opening = opening
+        opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def open(self) -> None:
+        """Open the journal and begin to drive."""
+        token = app_of_block.set(self)  # The scheduler's context is copied when it is made: task bodies find this app.
+        try:
+            self._journal = await open_journal(self._settings)
+            if self._wrap_journal is not None:
+                self._journal = self._wrap_journal(self._journal)
+            try:
+                self._scheduler = Scheduler(self._journal, self._clock, self._chance, self._scheduling)
+                await self._scheduler.open()
+            except BaseException:
+                await self._journal.close()
+                raise
+        finally:
+            app_of_block.reset(token)
+
+    async def close(self) -> None:
+        """Let running attempts finish within the grace time, give every run back, and close the journal."""
+        self.is_closed = True
+        try:
+            if self._starting:
+                await asyncio.wait(self._starting)
+            if self._scheduler is not None:
+                await self._scheduler.close()
+        finally:
+            if self._journal is not None:
+                await self._journal.close()
+
+    async def _ready(self) -> Scheduler:
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+        if self.is_closed or self._scheduler is None:
+            raise AppClosedError("this app is closed; open one with satay.run_app()")
+        return self._scheduler
+
+    def _begin(self, work: "Coroutine[Any, Any, str]") -> "asyncio.Task[str]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._starting.add(task)
+        task.add_done_callback(self._begun)
+        return task
+
+    def _begun(self, task: "asyncio.Task[Any]") -> None:
+        self._starting.discard(task)
+        if not task.cancelled():
+            task.exception()  # Whoever awaits the handle sees it; nobody has to.
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        workflow: Workflow[P, R],
+        input: Any = MISSING,
+        *,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RunHandle[R]:
+        """Begin a run in the background and return its handle at once.
+
+        An id that is there already attaches to that run, if it is of the same workflow and input, and drives it if
+        nobody does; else awaiting the handle raises `RunConflictError`. A known `idempotency_key` attaches whatever the
+        input. Raises `EncodeError` for an input that does not fit, `InvalidValueError` for an id that cannot be used.
+        """
+        if not isinstance(workflow, Workflow):
+            raise UsageError(
+                f"satay.start() was given {workflow!r}; it starts functions decorated with @satay.workflow"
+            )
+        text = encode_input(workflow, input)
+        chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
+        work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
+        return RunHandle(self, chosen, workflow.result_codec, self._begin(work))
+
+    async def _start(
+        self, workflow: Workflow[..., Any], run_id: str, text: str, start_key: str | None, *, has_own_id: bool
+    ) -> str:
+        scheduler = await self._ready()
+        try:
+            await scheduler.create(workflow, run_id, text, start_key, None)
+        except RunExistsError as there:
+            if start_key is None or there.run_id == run_id:
+                await self._check_same(there.run_id, workflow, text)
+            elif has_own_id:
+                raise RunConflictError(
+                    f"idempotency key {start_key!r} started run {there.run_id!r}, not {run_id!r}; leave run_id= away to "
+                    "attach to it",
+                    run_id=there.run_id,
+                ) from None
+            await scheduler.take_over(there.run_id)
+            return there.run_id
+        return run_id
+
+    async def _check_same(self, run_id: str, workflow: Workflow[..., Any], text: str) -> None:
+        record = await self._record(run_id)
+        entries = await (await self._ready()).journal.read(run_id, limit=1)
+        if record.workflow != workflow.name:
+            difference = f"it is a run of workflow {record.workflow!r}, not {workflow.name!r}"
+        elif value_text(entries[0]) not in (text, None):
+            difference = "it was started with another input"
+        else:
+            return
+        raise RunConflictError(
+            f"run {run_id!r} is there already: {difference}; choose another id, or resume it with satay.resume",
+            run_id=run_id,
+        )
+
+    def resume(self, run_id: str) -> RunHandle[Any]:
+        """Go on with a run that nobody drives, and return its handle. A run that has ended answers from its journal.
+
+        Awaiting the handle raises `RunNotFoundError`, or `UnknownWorkflowError` where its code is not imported.
+        """
+        return RunHandle(self, run_id, None, self._begin(self._resume(run_id)))
+
+    async def _resume(self, run_id: str) -> str:
+        scheduler = await self._ready()
+        record = await self._record(run_id)
+        if not record.status.is_terminal:
+            find_workflow(record.workflow, run_id)
+            await scheduler.retry(run_id)
+        return run_id
+
+    async def fork(
+        self,
+        source_id: str,
+        /,
+        *,
+        before_task: str | None = None,
+        before_ordinal: int | None = None,
+        before_key: str | None = None,
+        fork_point_seq: int | None = None,
+        workflow_input: Any = MISSING,
+        intervention: Any = None,
+        run_id: str | None = None,
+        allow_unfinished: bool = False,
+    ) -> "ForkHandle[Any]":
+        """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input.
+
+        Pass one of `before_task` and `fork_point_seq`. `before_task` cuts before the earliest call of that task, or
+        before the one that `before_ordinal` or `before_key` names; `fork_point_seq` keeps entries up to and including
+        that one. `workflow_input` is the input of the fork; without it, the source's. `run_id` is the fork's id: asking
+        for the same fork under the same id again returns it. The source is never touched.
+
+        Raises `ForkValidationError`, with nothing written, for a cut that does not exist, that would leave nothing to
+        run, or a source that has not ended (unless `allow_unfinished`); `RunConflictError` for an id that is taken.
+        """
+        cut = RequestedCut(before_task, before_ordinal, before_key, fork_point_seq)
+        scheduler = await self._ready()
+        source = await self._record(source_id)
+        if not source.status.is_terminal and not allow_unfinished:
+            raise ForkValidationError(
+                f"run {source_id!r} is {source.status}; a fork is made of a run that has ended. Wait for it, cancel it, "
+                "or pass allow_unfinished=True to fork what is committed now",
+                run_id=source_id,
+            )
+        definition = find_workflow(source.workflow, source_id)
+        text = None if workflow_input is MISSING else encode_input(definition, workflow_input)
+        fork_id = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
+        return await self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id)
+
+    async def _fork(
+        self,
+        scheduler: Scheduler,
+        source: RunRecord,
+        definition: Workflow[..., Any],
+        request: ForkRequest,
+        fork_id: str,
+    ) -> "ForkHandle[Any]":
+        entries = await scheduler.read_all(source.run_id)
+        blobs = await scheduler.journal.blobs(needed_blobs(entries))
+        origin = origin_of(source.run_id, entries, blobs)
+        fork, receipt, new_origin = plan_new_fork(
+            source, origin, entries, definition, request, fork_id, scheduler.owner_id, self._clock
+        )
+        try:
+            lease = await scheduler.journal.fork(fork)
+        except RunExistsError:
+            receipt = await self._same_fork(fork_id, receipt, fork.first)
+            await scheduler.take_over(fork_id)
+        else:
+            inherited = [fork.first, *entries[1 : fork.through_seq], *fork.after]
+            scheduler.adopt(Drive(scheduler, lease, definition, new_origin, inherited, blobs), resumed=False)
+        return ForkHandle(self, fork_id, definition.result_codec, receipt)
+
+    async def _same_fork(self, run_id: str, receipt: ForkReceipt, first: Entry) -> ForkReceipt:
+        """The receipt of the fork that has the id, if it was asked for the same."""
+        there = await self.receipt(run_id)
+        if there is None:
+            raise RunConflictError(f"run {run_id!r} is there already; a fork needs an id of its own", run_id=run_id)
+        entry = (await (await self._ready()).journal.read(run_id, limit=1))[0]
+        differences = [
+            name
+            for name in ("source_id", "requested", "input_overridden", "intervention")
+            if getattr(there, name) != getattr(receipt, name)
+        ]
+        if value_text(entry) != value_text(first):
+            differences.append("workflow_input")
+        if differences:
+            raise RunConflictError(
+                f"fork {run_id!r} is there already and was asked for differently: {', '.join(differences)} differ; "
+                "choose another id",
+                run_id=run_id,
+            )
+        return there
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def send_event(
+        self,
+        event: object,
+        payload: Any = MISSING,
+        *,
+        key: str | None = None,
+        run_id: str | None = None,
+        event_id: str | None = None,
+    ) -> bool:
+        """Send an event to one run, or to whoever waits for it first.
+
+        `event` is an object, whose class is the type, or the name of a type with a `payload`. It is delivered once; one
+        that nobody waits for yet stays in the inbox. False where an event with the same `event_id` was sent to the same
+        receiver before. Raises `RunNotFoundError` for a `run_id` that does not exist.
+        """
+        if isinstance(event, str):
+            name, value, codec = event_name(event), None if payload is MISSING else payload, _OPAQUE
+        else:
+            if payload is not MISSING:
+                raise UsageError(
+                    "send_event() takes a payload only with the name of an event; an object is its own payload"
+                )
+            name, value, codec = event_name(type(event)), event, value_codec(type(event))
+        text = codec.encode(value, f"the payload of event {name!r}")
+        scheduler = await self._ready()
+        return await scheduler.post(run_id, name, checked_key(key, f"key of event {name!r}"), checked_key(event_id, f"event_id of event {name!r}"), text)
+
+    async def cancel(self, run_id: str) -> None:
+        """Ask for a run to be cancelled. A run that has ended stays as it ended."""
+        scheduler = await self._ready()
+        record = await self._record(run_id)
+        if record.status.is_terminal:
+            return
+        await scheduler.cancel(run_id)
+        if workflows.get(record.workflow) is not None:
+            await scheduler.take_over(run_id)
+
+    async def decide(
+        self,
+        run_id: str,
+        decision: Literal["rerun", "fail"] | Missing = MISSING,
+        *,
+        value: Any = MISSING,
+        seq: int | None = None,
+    ) -> None:
+        """Say what became of an external call that a crash left unfinished, and go on with the run.
+
+        `"rerun"` makes the call again, `"fail"` fails it, `value=` is taken as its result. `seq` names the call by its
+        entry where several are undecided; else it is the first. Raises `UsageError` where nothing is to be decided.
+        """
+        if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
+            raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
+        scheduler = await self._ready()
+        call = await self._undecided_call(run_id, seq)
+        decided: dict[str, Any] = {"call": call.seq, "decision": "value" if decision is MISSING else decision}
+        if value is not MISSING:
+            known = tasks.get(facts(call)["task"])
+            codec = _OPAQUE if known is None else known.result_codec
+            decided["value"] = codec.encode(value, f"the decided result of task {facts(call)['task']!r}")
+        await scheduler.post(run_id, DECISION, None, None, json.dumps(decided))
+        await scheduler.take_over(run_id)
+
+    async def _undecided_call(self, run_id: str, seq: int | None) -> Entry:
+        scheduler = await self._ready()
+        await self._record(run_id)
+        entries = await scheduler.read_all(run_id)
+        undecided: dict[int, Entry] = {}
+        for entry in entries:
+            if entry.type == EntryType.DECISION_REQUESTED:
+                call = facts(entry)["call"]
+                undecided[call] = entries[call - 1]
+            elif entry.type in (EntryType.DECISION_MADE, EntryType.CALL_CANCELLED):
+                undecided.pop(facts(entry)["call"], None)
+        if not undecided or (seq is not None and seq not in undecided) or entries[-1].type in TERMINAL_ENTRIES:
+            asked = "" if seq is None else f" about the call at entry {seq}"
+            raise UsageError(
+                f"run {run_id!r} waits for no decision{asked}; undecided calls: {sorted(undecided) or 'none'}"
+            )
+        return undecided[min(undecided) if seq is None else seq]
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | str | None = None,
+        workflow: str | Workflow[..., Any] | None = None,
+        forked_from: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[RunSummary]:
+        """Runs that match, newest first, at most `limit`; with `before`, those created before that run."""
+        checked_count(limit, "limit of runs()", 1, MAX_LISTED_RUNS)
+        try:
+            wanted = None if status is None else RunStatus(status)
+        except ValueError:
+            choices = ", ".join(repr(choice.value) for choice in RunStatus)
+            raise InvalidValueError(f"runs(status={status!r}): it must be one of {choices}") from None
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        query = RunQuery(status=wanted, workflow=name, forked_from=forked_from, before=before, limit=limit)
+        scheduler = await self._ready()
+        if before is not None:
+            await self._record(before)
+        return [_summary(record) for record in await scheduler.journal.runs(query)]
+
+    async def run(self, run_id: str) -> RunSummary:
+        """One run. Raises `RunNotFoundError`."""
+        return _summary(await self._record(run_id))
+
+    def handle(self, run_id: str) -> RunHandle[Any]:
+        """A handle on a run that is there, without driving it."""
+        return RunHandle(self, run_id, None, None)
+
+    async def receipt(self, run_id: str) -> ForkReceipt | None:
+        """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
+        record = await self._record(run_id)
+        if record.fork_seq is None:
+            return None
+        entries = await (await self._ready()).journal.read(run_id, after=record.fork_seq, limit=1)
+        own = own_fork(run_id, entries)
+        text = None if own is None else value_text(own)
+        return None if text is None else ForkReceipt.from_json(text)
+
+    async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        """The entries of a run with `seq > after`: those that are recorded, then each as it is written, until it ends."""
+        scheduler = await self._ready()
+        await self._record(run_id)
+        while True:
+            news = scheduler.news_of(run_id)
+            page = await scheduler.journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
+            for entry in page:
+                yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), facts(entry))
+                after = entry.seq
+            if page and page[-1].type in TERMINAL_ENTRIES:
+                return
+            if not page:
+                if (await self._record(run_id)).status.is_terminal:
+                    return
+                await asyncio.wait((news,), timeout=self._scheduling.poll_seconds)
+
+    async def compare(self, one: str, other: str) -> Comparison:
+        """Compare two runs call by call. Printing the result shows a table."""
+        return compare_runs(await self._history(one), await self._history(other))
+
+    async def _history(self, run_id: str) -> RunHistory:
+        scheduler = await self._ready()
+        record = await self._record(run_id)
+        entries = await scheduler.read_all(run_id)
+        return RunHistory(record, entries, await scheduler.journal.blobs(referenced_blobs(entries)))
+
+    async def _record(self, run_id: str) -> RunRecord:
+        record = await (await self._ready()).journal.record(run_id)
+        if record is None:
+            raise RunNotFoundError(
+                f"there is no run {run_id!r} in this journal; app.runs() lists the runs that there are", run_id=run_id
+            )
+        return record
+
+    async def result(self, run_id: str, codec: ValueCodec | None) -> Any:
+        """Wait for a run to end and return its result. With `codec`, drive the run if nobody does."""
+        scheduler = await self._ready()
+        while True:
+            ending = await scheduler.ending(run_id, drive=codec is not None)
+            if ending.continued_as is None:
+                break
+            run_id = ending.continued_as
+        if ending.status == RunStatus.CANCELLED:
+            raise WorkflowCancelledError(f"run {run_id!r} was cancelled", run_id=run_id)
+        if ending.status == RunStatus.FAILED:
+            raise rebuilt_workflow_failure(ending.text or "{}", run_id)
+        if codec is None:
+            known = workflows.get((await self._record(run_id)).workflow)
+            codec = _OPAQUE if known is None else known.result_codec
+        return codec.decode(ending.text or "null", f"the result of run {run_id!r}")
+
+
+async def open_journal(settings: Settings) -> Journal:
+    """Open the journal that settings name."""
+    url = settings.database_url
+    if url is None:
+        return await open_sqlite(settings.data_dir / DATABASE_FILE, synchronous=settings.synchronous)
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
+        raise InvalidValueError(
+            f"database URL {url!r} cannot be opened; it has the form sqlite:///relative/path or sqlite:////absolute/path"
+        )
+    return await open_sqlite(Path(unquote(parts.path[1:])), synchronous=settings.synchronous)
+
+
+def encode_input(workflow: Workflow[..., Any], input: Any) -> str:
+    """A workflow's input as recorded; `MISSING` is recorded as no input, which is not the same as None."""
+    where = f"the input of workflow {workflow.name!r}"
+    return workflow.input_codec.encode(() if input is MISSING else (input,), {}, where)
+
+
+def _summary(record: RunRecord) -> RunSummary:
+    return RunSummary(
+        run_id=record.run_id,
+        workflow=record.workflow,
+        status=record.status,
+        created_at=to_datetime(record.created_at),
+        updated_at=to_datetime(record.updated_at),
+        wake_at=None if record.wake_at is None else to_datetime(record.wake_at),
+        parent_id=record.parent_id,
+        forked_from=record.forked_from,
+        fork_seq=record.fork_seq,
+        code_version=record.code_version,
+    )

@@ -1,0 +1,78 @@
+"""Checks of what users hand in: durations, counts, keys, names and ids. Each refuses with a sentence, before any effect."""
+
+import math
+from datetime import timedelta
+from typing import Final
+
+from satay.errors import InvalidValueError
+from satay.model import RUN_ID_PATTERN
+
+LONGEST_DURATION_SECONDS: Final = 100 * 365.25 * 86_400.0
+"""The longest duration that satay waits for: a hundred years."""
+
+MAX_KEY_LENGTH: Final = 200
+"""The longest key of a call or an event, in characters."""
+
+MAX_NAME_LENGTH: Final = 200
+"""The longest name of a task, workflow or event, in characters."""
+
+_SHOWN_LENGTH: Final = 80
+
+
+def checked_duration(duration: object, what: str) -> float:
+    """A duration in seconds, zero for what lies in the past. `what` begins the message of a refusal."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidValueError(f"{what} is {shown(duration)}; it must be a number of seconds or a timedelta")
+    if not math.isfinite(seconds) or seconds > LONGEST_DURATION_SECONDS:
+        raise InvalidValueError(f"{what} is {shown(duration)}; it must be finite and at most a hundred years")
+    return max(0.0, float(seconds))
+
+
+def checked_count(count: object, what: str, lowest: int, highest: int) -> int:
+    """A whole number within bounds, both included. `what` begins the message of a refusal."""
+    if isinstance(count, bool) or not isinstance(count, int) or not lowest <= count <= highest:
+        raise InvalidValueError(f"{what} is {shown(count)}; it must be a whole number from {lowest} to {highest}")
+    return count
+
+
+def name_problem(name: object) -> str | None:
+    """What is wrong with a name of a task, workflow or event, or None."""
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        return f"a name is 1 to {MAX_NAME_LENGTH} printable characters"
+    return "names that begin with 'satay.' are satay's own" if name.startswith("satay.") else None
+
+
+def key_problem(key: object) -> str | None:
+    """What is wrong with a key, or None."""
+    if not isinstance(key, str):
+        return f"a key is a text, not {type(key).__name__}"
+    if not key:
+        return "a key is not empty"
+    if len(key) > MAX_KEY_LENGTH:
+        return f"a key has at most {MAX_KEY_LENGTH} characters, this one has {len(key)}"
+    return None if key.isprintable() else "a key has printable characters only"
+
+
+def checked_key(key: str | None, what: str) -> str | None:
+    """A key that can be used, or None. `what` begins the message of a refusal."""
+    problem = None if key is None else key_problem(key)
+    if problem:
+        raise InvalidValueError(f"{what} is {shown(key)}, which cannot be used; {problem}")
+    return key
+
+
+def checked_run_id(run_id: object) -> str:
+    """A run id that can be used."""
+    if not isinstance(run_id, str) or not RUN_ID_PATTERN.fullmatch(run_id):
+        raise InvalidValueError(
+            f"run id {shown(run_id)} cannot be used; a run id is 1 to 200 letters, digits and _.:=@+~/-, begins with a "
+            "letter, a digit or _, has no '..' and no '//', and does not end with '/'"
+        )
+    return run_id
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr, shortened."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 3]}..."

@@ -1,0 +1,132 @@
+"""Durable calls that are outstanding, and the outcomes on their way to them. Records; the drive acts on them."""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from satay.codec import ValueCodec
+from satay.definitions import Task, Workflow
+from satay.loop import WorkflowTimer
+from satay.model import CallId, CallKind, Entry
+
+UNRECORDED: Final = -1
+"""The seq of a call that the journal does not hold."""
+
+
+class Call:
+    """A durable call whose outcome is still to come.
+
+    `seq` is the entry that records it; the branch that issued it waits on `future`. `due` is the moment, if any, at
+    which the call is looked at again. `entry` is the recorded entry, where the call was found in the history.
+    """
+
+    __slots__ = ("due", "entry", "future", "name", "occurrence", "seq")
+
+    kind: CallKind
+    future: "asyncio.Future[Any]"
+
+    def __init__(self, name: str, occurrence: int | str) -> None:
+        self.name = name
+        self.occurrence = occurrence
+        self.seq = UNRECORDED
+        self.due: int | None = None
+        self.entry: Entry | None = None
+
+    @property
+    def identity(self) -> CallId:
+        return CallId(self.kind, self.name, self.occurrence)
+
+
+class TaskCall(Call):
+    """A call of a task. `attempt` counts from 1; `is_active` while an attempt runs or is about to.
+
+    `running` is the attempt, while it runs.
+    """
+
+    __slots__ = ("attempt", "failures", "input_text", "is_active", "needs_decision", "running", "task")
+
+    kind = CallKind.TASK
+
+    def __init__(self, task: Task[..., Any], occurrence: int | str) -> None:
+        super().__init__(task.name, occurrence)
+        self.task = task
+        self.attempt = 1
+        self.failures = 0
+        self.is_active = False
+        self.needs_decision = False
+        self.input_text: str | None = None
+        self.running: asyncio.Task[Any] | None = None
+
+
+class TimerCall(Call):
+    """A timer of the body's loop."""
+
+    __slots__ = ("timer",)
+
+    kind = CallKind.TIMER
+
+    def __init__(self, occurrence: int, timer: WorkflowTimer) -> None:
+        super().__init__("timer", occurrence)
+        self.timer = timer
+
+
+class EventCall(Call):
+    """A wait for a message of type `name` with `key`; `due` is when it times out, `is_answered` once one is on its way."""
+
+    __slots__ = ("codec", "is_answered", "key")
+
+    kind = CallKind.EVENT
+
+    def __init__(self, name: str, occurrence: int, key: str | None, codec: ValueCodec) -> None:
+        super().__init__(name, occurrence)
+        self.key = key
+        self.codec = codec
+        self.is_answered = False
+
+
+class ChildCall(Call):
+    """A child run. `run_id` is the run that answers the call."""
+
+    __slots__ = ("input_text", "run_id", "workflow")
+
+    kind = CallKind.CHILD
+
+    def __init__(self, workflow: Workflow[..., Any], occurrence: int | str, run_id: str) -> None:
+        super().__init__(workflow.name, occurrence)
+        self.workflow = workflow
+        self.run_id = run_id
+        self.input_text: str | None = None
+
+
+class Arrival(NamedTuple):
+    """An outcome on its way to the body.
+
+    `facts` are the members of the payload before the value. `text` is the value as recorded; `value` is the same,
+    decoded, where `has_value` says so. `taken` is the message that brought the outcome.
+    """
+
+    type: str
+    call: Call | None
+    facts: str
+    text: str | None = None
+    value: Any = None
+    has_value: bool = False
+    taken: int | None = None
+
+
+class AttemptHistory:
+    """What the journal says of the attempts of one call, beyond that it was scheduled.
+
+    `is_deferred`: an orderly close came before the attempt began; `is_stopped`: it ended the attempt.
+    """
+
+    __slots__ = ("attempt", "crashes", "decision", "failures", "is_deferred", "is_stopped", "is_undecided", "retry_at")
+
+    def __init__(self) -> None:
+        self.attempt = 1
+        self.failures = 0
+        self.crashes = 0
+        self.retry_at: int | None = None
+        self.is_deferred = False
+        self.is_stopped = False
+        self.is_undecided = False
+        self.decision: str | None = None

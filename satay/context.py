@@ -1,0 +1,138 @@
+"""Where the running code is: in a workflow body, in an attempt of a task, or in neither.
+
+A body is recognised by its event loop, an attempt by a context variable; so helpers called from either find their run
+without being handed anything.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Any, Protocol
+
+from satay.errors import InvalidValueError, UsageError
+from satay.loop import WorkflowLoop
+
+
+class PendingCall(Protocol):
+    """A durable call that was issued; its branch awaits `future`."""
+
+    @property
+    def future(self) -> "asyncio.Future[Any]": ...
+
+
+class PendingChild(PendingCall, Protocol):
+    """A child run that was started."""
+
+    @property
+    def run_id(self) -> str: ...
+
+
+class Schedule(Protocol):
+    """What a workflow body can ask of the run it belongs to."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def workflow(self) -> str: ...
+
+    @property
+    def is_replaying(self) -> bool: ...
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def intervention(self) -> Any: ...
+
+    def now(self) -> datetime: ...
+
+    def open_task(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None) -> PendingCall: ...
+
+    def open_event_wait(self, name: str, codec: Any, key: str | None, timeout: float | None) -> PendingCall: ...
+
+    def open_child(self, workflow: Any, args: tuple[Any, ...], key: str | None) -> PendingChild: ...
+
+    def check_keys(self, name: str, keys: Sequence[str]) -> None: ...
+
+    def cancel_call(self, call: Any) -> None: ...
+
+
+class ScheduledLoop(WorkflowLoop):
+    """The loop of one workflow body; it knows the schedule that the body's calls go to."""
+
+    __slots__ = ("schedule",)
+
+    schedule: Schedule
+
+
+def current_schedule() -> Schedule | None:
+    """The schedule of the body that is running, or None outside of a workflow body."""
+    loop = asyncio._get_running_loop()
+    return loop.schedule if type(loop) is ScheduledLoop else None
+
+
+def require_schedule(what: str) -> Schedule:
+    """The schedule of the body that is running. `what` is the call that was made."""
+    schedule = current_schedule()
+    if schedule is None:
+        raise UsageError(f"{what} was called outside a workflow body; it has a meaning only inside a @satay.workflow")
+    return schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one use of a model cost: tokens counted by the provider, cost in the user's own currency."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+
+@dataclass(slots=True)
+class TaskContext:
+    """What a task's body can know of the attempt that runs it.
+
+    `idempotency_key` is the same across attempts, resumes and forks of a lineage; `fork_idempotency_key` differs from
+    one fork to the next. `ordinal` is None for a call with a `key`. `attempt` counts from 1.
+    """
+
+    run_id: str
+    task: str
+    ordinal: int | None
+    key: str | None
+    attempt: int
+    idempotency_key: str
+    fork_idempotency_key: str
+    intervention: Any = None
+    usage: list[Usage] = field(default_factory=list)
+
+    def record_usage(self, *, model: str, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
+        """Add a use of a model to the call's record; it is kept with the call's outcome."""
+        if input_tokens < 0 or output_tokens < 0 or not 0 <= cost < float("inf"):
+            raise InvalidValueError(
+                f"record_usage(input_tokens={input_tokens!r}, output_tokens={output_tokens!r}, cost={cost!r}): "
+                "each must be a finite number, zero or more"
+            )
+        self.usage.append(Usage(model, input_tokens, output_tokens, float(cost)))
+
+
+class Attempt(Protocol):
+    """An attempt that is running; it makes its `TaskContext` when that is asked for."""
+
+    def task_context(self) -> TaskContext: ...
+
+
+current_attempt: ContextVar[Attempt | None] = ContextVar("satay_current_attempt", default=None)
+
+
+def task_context() -> TaskContext:
+    """The context of the attempt that is running. Raises `UsageError` outside of a task."""
+    attempt = current_attempt.get()
+    if attempt is None or current_schedule() is not None:
+        raise UsageError("task_context() was called outside a task; it has a meaning only while a @satay.task runs")
+    return attempt.task_context()

@@ -1,0 +1,355 @@
+"""Workflows and tasks as they are defined: the decorators, the names, and the registry by which a run finds its code.
+
+A definition is made once, when its function is decorated. Two different functions under one name would make a journal
+ambiguous, so that is an error at decoration.
+"""
+
+import functools
+import hashlib
+import inspect
+import os
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from satay.arguments import checked_count, checked_duration, name_problem, shown
+from satay.codec import InputCodec, PickleCodec, ValueCodec, input_codec, json_quote, result_codec
+from satay.context import Schedule, current_schedule
+from satay.effects import Effect, parse_effect
+from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+InputT = TypeVar("InputT")
+InputT_contra = TypeVar("InputT_contra", contravariant=True)
+
+_LOCALS = re.compile(r"\.<locals>")
+_CODE_VERSION_LENGTH = 12
+
+
+class Task(Generic[P, R]):
+    """A function whose calls inside a workflow are durable.
+
+    Inside a workflow body `await task(...)` is recorded, retried, and answered from the journal on replay. Anywhere
+    else, and inside another task, `task(...)` is the plain function call. `fn` is the function itself.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, Any],
+        name: str,
+        effect: Effect,
+        policy: RetryPolicy,
+        timeout: float | None,
+        codec: Literal["json", "pickle"],
+    ) -> None:
+        self.fn = fn
+        self.name = name
+        self.effect = effect
+        self.policy = policy
+        self.timeout = timeout
+        self.codec_name = codec
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.head = f'"task":{json_quote(name)}'
+        self.tail = ("" if effect is Effect.UNDECLARED else f',"effect":"{effect}"') + (
+            ',"codec":"pickle"' if codec == "pickle" else ""
+        )
+        self.input_where = f"the input of task {name!r}"
+        self.result_where = f"the result of task {name!r}"
+        functools.update_wrapper(self, fn)
+
+    @functools.cached_property
+    def input_codec(self) -> "InputCodec | PickledInputCodec":
+        """How arguments are written and read back. Made at the first call, when all annotations can be resolved."""
+        return PickledInputCodec(self.fn) if self.codec_name == "pickle" else input_codec(self.fn)
+
+    @functools.cached_property
+    def result_codec(self) -> "ValueCodec | PickleCodec":
+        """How results are written and read back."""
+        return PickleCodec() if self.codec_name == "pickle" else result_codec(self.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        schedule = current_schedule()
+        if schedule is None:
+            return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
+        return self.call_durably(schedule, args, kwargs, None)
+
+    async def call_durably(
+        self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    ) -> R:
+        """Open the call when this is first awaited, and wait for its outcome."""
+        call = schedule.open_task(self, args, kwargs, key)
+        try:
+            return cast(R, await call.future)
+        except BaseException:
+            schedule.cancel_call(call)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<satay.task {self.name!r}>"
+
+
+class PickledInputCodec:
+    """Arguments as one pickle, for tasks with `codec="pickle"`."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(fn)
+        self._codec = PickleCodec()
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> str:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidValueError(f"{where} does not fit: {error}") from None
+        return self._codec.encode((args, kwargs), where)
+
+    def decode(self, text: str, where: str, *, allow_pickle: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return cast(
+            "tuple[tuple[Any, ...], dict[str, Any]]", self._codec.decode(text, where, allow_pickle=allow_pickle)
+        )
+
+
+class Workflow(Generic[P, R]):
+    """An async function whose runs are durable. Started with `satay.start`, `satay.run`, or as a child.
+
+    Called directly it is the plain coroutine function: inside another workflow's body it runs as part of that body.
+    """
+
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], name: str) -> None:
+        self.fn = fn
+        self.name = name
+        self.input_parameter = _input_parameter(fn, name)
+        functools.update_wrapper(self, fn)
+
+    @functools.cached_property
+    def input_codec(self) -> InputCodec:
+        return input_codec(self.fn)
+
+    @functools.cached_property
+    def result_codec(self) -> ValueCodec:
+        return result_codec(self.fn)
+
+    @functools.cached_property
+    def code_version(self) -> str:
+        """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the workflow."""
+        return os.environ.get("SATAY_CODE_VERSION") or _source_version(inspect.getsourcefile(self.fn))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<satay.workflow {self.name!r}>"
+
+
+class TaskDecorator(Protocol):
+    """What `@satay.task(...)` with options returns."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class WorkflowDecorator(Protocol):
+    """What `@satay.workflow(...)` with options returns."""
+
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+
+
+@overload
+def task(fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+@overload
+def task(fn: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    timeout: float | timedelta | None = None,
+    retry_on: type[Exception] | tuple[type[Exception], ...] = Exception,
+    no_retry_on: type[Exception] | tuple[type[Exception], ...] = (),
+    effect: Literal["pure", "idempotent", "external"] | None = None,
+    codec: Literal["json", "pickle"] = "json",
+) -> TaskDecorator: ...
+def task(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    timeout: float | timedelta | None = None,
+    retry_on: type[Exception] | tuple[type[Exception], ...] = Exception,
+    no_retry_on: type[Exception] | tuple[type[Exception], ...] = (),
+    effect: Literal["pure", "idempotent", "external"] | None = None,
+    codec: Literal["json", "pickle"] = "json",
+) -> Any:
+    """Make a function, `async def` or plain `def`, a task: a call that a workflow records.
+
+    `retries` attempts follow a failed first one, for errors in `retry_on` and not in `no_retry_on`, after delays that
+    `backoff` gives (a `Backoff`, or the first delay in seconds). `timeout` bounds each attempt, in seconds. `effect`
+    says what a repeated attempt would do: nothing (`"pure"`), the same thing once (`"idempotent"`, keyed on
+    `task_context().idempotency_key`), or something that must not happen twice (`"external"`). `codec="pickle"` is for
+    values that have no better form. Plain functions run in satay's own threads.
+
+    Raises `RegistrationError` if the name is taken by another function or the function is a method, and
+    `InvalidValueError` for a number that cannot be honoured.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> Any:
+        task_name = _checked_name(name, fn, "task")
+        _refuse_method(fn, "task")
+        if codec not in ("json", "pickle"):
+            raise RegistrationError(f"task {task_name!r} asks for codec={codec!r}; it can be 'json' or 'pickle'")
+        policy = RetryPolicy(
+            retries=checked_count(retries, f"retries of task {task_name!r}", 0, MAX_RETRIES),
+            backoff=_parse_backoff(backoff, task_name),
+            retry_on=_as_tuple(retry_on),
+            no_retry_on=_as_tuple(no_retry_on),
+        )
+        bound = None if timeout is None else checked_duration(timeout, f"timeout of task {task_name!r}")
+        return tasks.add(Task(fn, task_name, parse_effect(effect, task_name), policy, bound, codec))
+
+    return decorate if fn is None else decorate(fn)
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(*, name: str | None = None) -> WorkflowDecorator: ...
+def workflow(fn: Callable[..., Coroutine[Any, Any, Any]] | None = None, /, *, name: str | None = None) -> Any:
+    """Make an `async def` function a workflow.
+
+    It takes no parameter or one, the input; further parameters need defaults. Its body may use asyncio freely but does
+    no input or output of its own: that belongs in tasks.
+
+    Raises `RegistrationError` if the name is taken by another function or the signature does not fit.
+    """
+
+    def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+        workflow_name = _checked_name(name, fn, "workflow")
+        _refuse_method(fn, "workflow")
+        if not inspect.iscoroutinefunction(fn):
+            raise RegistrationError(f"workflow {workflow_name!r} is not an async function; define it with 'async def'")
+        return workflows.add(Workflow(fn, workflow_name))
+
+    return decorate if fn is None else decorate(fn)
+
+
+DefinitionT = TypeVar("DefinitionT", bound="Task[..., Any] | Workflow[..., Any]")
+
+
+class Registry(Generic[DefinitionT]):
+    """The definitions of one kind that this process has imported, by name."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._by_name: dict[str, DefinitionT] = {}
+
+    def add(self, definition: DefinitionT) -> DefinitionT:
+        """Register a definition. Defining the same function again (a reload) replaces it."""
+        there = self._by_name.get(definition.name)
+        if there is not None and not _is_same_function(there.fn, definition.fn):
+            raise RegistrationError(
+                f"{self._kind} {definition.name!r} is defined twice: at {_location(there.fn)} and at "
+                f"{_location(definition.fn)}; give one of them a name of its own, "
+                f'@satay.{self._kind}(name="...")'
+            )
+        self._by_name[definition.name] = definition
+        return definition
+
+    def get(self, name: str) -> DefinitionT | None:
+        return self._by_name.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._by_name)
+
+
+tasks: Registry[Any] = Registry("task")
+workflows: Registry[Any] = Registry("workflow")
+
+
+def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
+    """The workflow that a run belongs to. Raises `UnknownWorkflowError` where it was not imported."""
+    definition = workflows.get(name)
+    if definition is None:
+        known = ", ".join(repr(known) for known in workflows.names()) or "none"
+        raise UnknownWorkflowError(
+            f"run {run_id!r} belongs to workflow {name!r}, which this process has not imported; it knows {known}. "
+            "Import the module that defines it first"
+        )
+    return cast("Workflow[..., Any]", definition)
+
+
+def default_name(fn: Callable[..., Any]) -> str:
+    """A function's qualified name without module noise."""
+    return _LOCALS.sub("", fn.__qualname__)
+
+
+def _checked_name(name: str | None, fn: Callable[..., Any], kind: str) -> str:
+    if not isinstance(fn, FunctionType):
+        raise RegistrationError(f"@satay.{kind} was put on {fn!r}; it decorates plain functions and async functions")
+    chosen = default_name(fn) if name is None else name
+    problem = name_problem(chosen)
+    if problem:
+        raise RegistrationError(f"{kind} name {shown(chosen)} cannot be used; {problem}")
+    return chosen
+
+
+def _refuse_method(fn: Callable[..., Any], kind: str) -> None:
+    parameters = list(inspect.signature(fn).parameters)
+    owner, _, _ = fn.__qualname__.rpartition(".")
+    if parameters and parameters[0] in ("self", "cls") and owner and not owner.endswith("<locals>"):
+        raise RegistrationError(
+            f"{fn.__qualname__!r} is a method, and the object that it belongs to is not in the journal, so a run could "
+            f"not be resumed; make it a function (or a static method) that takes what it needs as arguments and put "
+            f"@satay.{kind} on that"
+        )
+
+
+def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:
+    parameters = list(inspect.signature(fn).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if (
+        len(required) > 1
+        or any(p not in positional for p in required)
+        or (required and required[0] is not positional[0])
+    ):
+        raise RegistrationError(
+            f"workflow {name!r} requires {', '.join(repr(p.name) for p in required)}; a workflow takes one input, so "
+            "gather them in one record and give every other parameter a default"
+        )
+    return positional[0].name if positional else None
+
+
+def _parse_backoff(backoff: Backoff | float | None, task_name: str) -> Backoff:
+    if backoff is None:
+        return Backoff()
+    if isinstance(backoff, Backoff):
+        return backoff
+    return Backoff(first=checked_duration(backoff, f"backoff of task {task_name!r}"))
+
+
+def _as_tuple(kinds: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[BaseException], ...]:
+    return kinds if isinstance(kinds, tuple) else (kinds,)
+
+
+def _is_same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    return (one.__code__.co_filename, one.__qualname__) == (other.__code__.co_filename, other.__qualname__)
+
+
+def _location(fn: Callable[..., Any]) -> str:
+    return f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+
+
+@functools.cache
+def _source_version(path: str | None) -> str:
+    if path is None or not Path(path).is_file():
+        return "unknown"
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_CODE_VERSION_LENGTH]

@@ -1,0 +1,1055 @@
+"""One run being driven: its body on a loop, its outstanding calls, and the turns that go into its journal.
+
+A turn is: an outcome reaches the body, the body runs until it is idle, and the outcome with every call that was issued
+becomes one append. Replay and live go through the same turns; a replayed turn reads its outcome from the history and
+compares the calls instead of recording them. Outcomes are delivered without waiting for the disk; acting on a call
+(starting an attempt, a child, a wait) waits for the commit of the turn that recorded it. Only pure tasks need not.
+
+Nothing here awaits: the host calls in from plain callbacks of its event loop, so that no task of the host is current
+while the body runs.
+"""
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from random import Random
+from typing import Any, Final, Literal, Protocol
+
+from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
+from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
+from satay.codec import PickleCodec, ValueCodec, json_quote
+from satay.context import ScheduledLoop
+from satay.definitions import Task, Workflow
+from satay.effects import Effect
+from satay.errors import (
+    DuplicateKeyError,
+    EventTimeoutError,
+    JournalError,
+    SatayError,
+    TaskCrashedError,
+    WorkflowStuckError,
+)
+from satay.failures import encode_failure, rebuilt_child_failure, rebuilt_task_failure
+from satay.journal import CHILD_ENDED, Append, Blob, Journal, Lease, NewRun, Wait
+from satay.loop import WorkflowTimer
+from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, child_run_id
+from satay.origin import Origin
+from satay.recorder import Recorder
+from satay.replay import (
+    Divergence,
+    LooseReplay,
+    StrictReplay,
+    blob_reference,
+    cancelled_calls,
+    divergence_error,
+    facts,
+    outcome_call,
+    value_text,
+)
+
+MAX_TURN_CALLBACKS: Final = 1_000_000
+"""A body that runs this many callbacks without waiting for anything outside of it is stuck in a loop of its own."""
+
+CALLBACKS_PER_SLICE: Final = 5_000
+"""After this many callbacks of one body, the host's other callbacks get their turn."""
+
+TURNS_PER_SLICE: Final = 500
+"""After this many replayed turns of one body, the host's other callbacks get their turn."""
+
+MAX_CLEANUP_CALLS: Final = 100
+"""How many durable calls a body may issue after it was asked to cancel; each further one is cancelled at once."""
+
+MAX_CLEANUP_ROUNDS: Final = 10
+"""How often branches that are left over when a body returns are cancelled before they are dropped."""
+
+MAX_UNCOMMITTED_TURNS: Final = 1_000
+"""How far a body may run ahead of the disk; beyond it, pure tasks wait for the commit too."""
+
+MAX_CRASHES: Final = 20
+"""How often the process may die during attempts of one call before the call fails."""
+
+
+class ContinueAsNew(BaseException):
+    """Leaves a body whose run goes on as a new run with other input."""
+
+    def __init__(self, input_args: tuple[Any, ...]) -> None:
+        super().__init__("the run continues as a new one")
+        self.input_args = input_args
+
+
+@dataclass(frozen=True, slots=True)
+class DriveSettings:
+    """How runs are driven. `nondeterminism` says what happens when code and journal part."""
+
+    nondeterminism: Literal["strict", "warn", "off"] = "strict"
+    allow_pickle: bool = False
+
+
+class DriveHost(Protocol):
+    """What a drive needs of the scheduler that steps it. Every method returns at once."""
+
+    clock: Clock
+    chance: Chance
+    journal: Journal
+    drive_settings: DriveSettings
+
+    def start_attempt(self, drive: "Drive", call: TaskCall) -> None: ...
+    def stop_attempt(self, drive: "Drive", call: TaskCall) -> None: ...
+    def start_child(self, drive: "Drive", call: ChildCall) -> None: ...
+    def stop_child(self, drive: "Drive", call: ChildCall) -> None: ...
+    def look_for_messages(self, drive: "Drive") -> None: ...
+    def wake_at(self, drive: "Drive", due: int) -> None: ...
+    def turn_committed(self, drive: "Drive") -> None: ...
+    def drive_ended(self, drive: "Drive") -> None: ...
+    def drive_stopped(self, drive: "Drive", error: BaseException) -> None: ...
+    def schedule_differed(self, drive: "Drive", divergence: Divergence) -> None: ...
+    def successor(self, drive: "Drive", input_text: str) -> tuple[NewRun, Sequence[Entry], Sequence[Blob]]: ...
+
+
+class Drive:
+    """Steps one run. Made with the whole journal of the run; `begin` replays it and then goes live."""
+
+    __slots__ = (
+        "_arrivals",
+        "_attempts",
+        "_blobs",
+        "_cancelled",
+        "_cleanup_calls",
+        "_counts",
+        "_divergence",
+        "_dues",
+        "_early",
+        "_history_head",
+        "_host",
+        "_in_hand",
+        "_is_ending",
+        "_is_stepping",
+        "_keys",
+        "_landed",
+        "_now",
+        "_origin",
+        "_random",
+        "_recorder",
+        "_replay",
+        "_root",
+        "_row",
+        "_starts",
+        "_stops",
+        "_turn_callbacks",
+        "_wants_messages",
+        "active",
+        "armed_for",
+        "before",
+        "calls",
+        "cancel_requested",
+        "definition",
+        "is_ended",
+        "is_live",
+        "is_replaying",
+        "is_suspended",
+        "lease",
+        "loop",
+        "open_waits",
+        "parent_id",
+        "successor_id",
+        "uncommitted",
+        "undecided",
+    )
+
+    def __init__(
+        self,
+        host: DriveHost,
+        lease: Lease,
+        definition: Workflow[..., Any],
+        origin: Origin,
+        entries: Sequence[Entry],
+        blobs: Mapping[str, str],
+    ) -> None:
+        self.lease = lease
+        self.definition = definition
+        self.calls: dict[int, Call] = {}
+        self.active = 0
+        self.undecided = 0
+        self.uncommitted = 0
+        self.open_waits = 0
+        self.parent_id = origin.parent_id
+        self.successor_id: str | None = None
+        self.before: RunRecord | None = None
+        self.armed_for: int | None = None
+        self.cancel_requested = False
+        self.is_live = False
+        self.is_ended = False
+        self.is_suspended = False
+        self.is_replaying = len(entries) > 1
+        self._host = host
+        self._origin = origin
+        self._recorder = Recorder(lease, host.clock, entries[-1])
+        self._history_head = entries[-1].seq
+        self._blobs = blobs
+        self._attempts: dict[int, AttemptHistory] | None = None
+        self._cancelled = cancelled_calls(entries)
+        self._early: dict[int, Entry] | None = None
+        self._replay = self._new_replay(entries)
+        self._arrivals: deque[Arrival] | None = None
+        self._counts: dict[str, int] = {}
+        self._keys: set[tuple[str, str]] | None = None
+        self._dues: list[tuple[int, int]] = []
+        self._starts: list[Call] = []
+        self._stops: list[Call] = []
+        self._wants_messages = False
+        self._in_hand: set[int] | None = None
+        self._landed: Sequence[int] = ()
+        self._row: tuple[RunStatus, int | None] = (RunStatus.RUNNING, None)
+        self._divergence: Divergence | None = None
+        self._random: Random | None = None
+        self._is_stepping = False
+        self._is_ending = False
+        self._cleanup_calls = 0
+        self._turn_callbacks = 0
+        self._now = origin.started_at
+        self._root: asyncio.Task[Any] | None = None
+        self.loop = ScheduledLoop(self)
+        self.loop.schedule = self
+        self.loop.advance_to(origin.started_at / MICROSECONDS)
+
+    # --- what the body sees -------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        return self.lease.run_id
+
+    @property
+    def root_run_id(self) -> str:
+        return self._origin.root_run_id
+
+    @property
+    def workflow(self) -> str:
+        return self.definition.name
+
+    @property
+    def intervention(self) -> Any:
+        return self._origin.intervention
+
+    @property
+    def random(self) -> Random:
+        if self._random is None:
+            self._random = Random(self._origin.seed)
+        return self._random
+
+    def now(self) -> datetime:
+        """The moment of the turn at hand."""
+        return to_datetime(self._now)
+
+    def check_keys(self, name: str, keys: Sequence[str]) -> None:
+        """Refuse keys that calls of this name have used before in this run."""
+        used = self._keys or ()
+        again = [key for key in keys if (name, key) in used]
+        if again:
+            raise DuplicateKeyError(
+                f"{name!r} was called with the keys {again!r} before in this run; a key names one call, so give each "
+                "call a key of its own",
+                keys=again,
+            )
+
+    def open_task(
+        self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    ) -> TaskCall:
+        """Issue a call of a task. A call that cannot be encoded is recorded too, as one that failed at once."""
+        occurrence, head = self._head(task.head, task.name, key)
+        call = TaskCall(task, occurrence)
+        if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
+            return call
+        try:
+            call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
+        except SatayError as error:
+            self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, None)
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            return call
+        self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
+        call.is_active = True
+        self.active += 1
+        if task.effect is Effect.PURE and self.uncommitted < MAX_UNCOMMITTED_TURNS:
+            self._host.start_attempt(self, call)
+        else:
+            self._starts.append(call)
+        return call
+
+    def open_event_wait(self, name: str, codec: ValueCodec, key: str | None, timeout: float | None) -> EventCall:
+        """Issue a wait for a message."""
+        occurrence, head = self._head(f'"event":{json_quote(name)}', f"event {name}", None)
+        call = EventCall(name, int(occurrence), key, codec)
+        self.open_waits += 1
+        if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
+            call.due = None if timeout is None else self._now + round(timeout * MICROSECONDS)
+            match = "null" if key is None else json_quote(key)
+            due = "null" if call.due is None else str(call.due)
+            self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
+            self._recorder.open_wait(Wait(call.seq, name, key))
+            self._wants_messages = True
+            self._watch(call)
+        elif call.entry is not None:
+            known = facts(call.entry)
+            call.key, call.due = known["match"], known["due"]
+        return call
+
+    def open_child(self, workflow: Workflow[..., Any], args: tuple[Any, ...], key: str | None) -> ChildCall:
+        """Issue a child run. Its id derives from this run's, so that starting it again finds the same child."""
+        occurrence, head = self._head(f'"child":{json_quote(workflow.name)}', f"child {workflow.name}", key)
+        call = ChildCall(workflow, occurrence, child_run_id(self.run_id, workflow.name, occurrence))
+        if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
+            return call
+        head = f'{head},"run_id":{json_quote(call.run_id)}'
+        try:
+            call.input_text = workflow.input_codec.encode(args, {}, f"the input of child workflow {workflow.name!r}")
+        except SatayError as error:
+            self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, None)
+            self.arrive(Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            return call
+        self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, call.input_text)
+        self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
+        self._starts.append(call)
+        return call
+
+    def timer_created(self, timer: WorkflowTimer) -> None:
+        """The loop asks for a timer: a durable call like the others."""
+        occurrence, head = self._head('"timer":"timer"', "timer", None)
+        call = TimerCall(int(occurrence), timer)
+        if self._is_new(call, EntryType.TIMER_CREATED, head):
+            call.due = round(timer.when() * MICROSECONDS)
+            self._record_call(call, EntryType.TIMER_CREATED, f'{head},"due":{call.due}', None)
+            self._watch(call)
+        elif call.entry is not None:
+            call.due = facts(call.entry)["due"]
+        timer.call = call.seq
+
+    def timer_cancelled(self, timer: WorkflowTimer) -> None:
+        call = self.calls.get(timer.call)
+        if call is not None:
+            self.cancel_call(call)
+
+    def cancel_call(self, call: Call) -> None:
+        """The body has given up on a call. Nothing happens if its outcome was there already."""
+        if self.calls.pop(call.seq, None) is None:
+            return
+        if call.seq not in self._cancelled:
+            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
+            self._close_wait(call)
+            self._stops.append(call)
+        self._settle(call)
+
+    def _settle(self, call: Call) -> None:
+        """Keep the counts right when a call is outstanding no more."""
+        if isinstance(call, TaskCall):
+            self._rest(call)
+        elif isinstance(call, EventCall):
+            self.open_waits -= 1
+
+    def _head(self, name_fact: str, name: str, key: str | None) -> tuple[int | str, str]:
+        """The occurrence of a call among its equals, and the beginning of the payload that records it."""
+        if key is None:
+            ordinal = self._counts.get(name, 0)
+            self._counts[name] = ordinal + 1
+            return ordinal, f'{name_fact},"ordinal":{ordinal}'
+        if self._keys is None:
+            self._keys = set()
+        self.check_keys(name, (key,))
+        self._keys.add((name, key))
+        return key, f'{name_fact},"key":{json_quote(key)}'
+
+    def _is_new(self, call: Call, entry_type: str, head: str) -> bool:
+        """Give the call its future, and say whether it is to be recorded; else the history holds it, or nothing may."""
+        call.future = self.loop.create_future()
+        if self._is_ending or (self.cancel_requested and self._exceeds_cleanup()):
+            call.future.cancel()
+            return False
+        if self._divergence is not None:
+            return False
+        if self._replay is not None:
+            found = self._replay.match(entry_type, head, call)
+            if type(found) is Entry:
+                self._take_from_history(call, found)
+                return False
+            if type(found) is Divergence:
+                self._divergence = found
+                return False
+            self.is_replaying = False
+        return True
+
+    def _exceeds_cleanup(self) -> bool:
+        self._cleanup_calls += 1
+        return self._cleanup_calls > MAX_CLEANUP_CALLS
+
+    def _record_call(self, call: Call, entry_type: str, facts: str, text: str | None) -> None:
+        call.seq = seq = self._recorder.record(entry_type, facts, text).seq
+        self.calls[seq] = call
+
+    def _take_from_history(self, call: Call, entry: Entry) -> None:
+        call.seq = entry.seq
+        call.entry = entry
+        self.calls[entry.seq] = call
+        if self._early is not None and entry.seq in self._early:
+            self.loop.call_soon(self._resolve_from_history, self._early.pop(entry.seq))
+
+    # --- replay -------------------------------------------------------------------------------------------------------
+
+    def begin(self, resumed: bool) -> None:
+        """Start the body and replay the history, in slices; then go live. `resumed` records that a drive was lost."""
+        if resumed:
+            self._recorder.record(EntryType.WORKFLOW_RESUMED, "")
+        args, kwargs = self.definition.input_codec.decode(
+            self._origin.input_text, f"the input of workflow {self.workflow!r}"
+        )
+        self._is_stepping = True
+        self._root = self.loop.spawn(self.definition.fn(*args, **kwargs), contextvars.Context())
+        self._replay_slice()
+
+    def _new_replay(self, entries: Sequence[Entry]) -> StrictReplay | LooseReplay | None:
+        if len(entries) == 1:
+            return None
+        if self._host.drive_settings.nondeterminism == "strict":
+            return StrictReplay(entries, self._note)
+        self._early = {}
+        return LooseReplay(entries, self._note, partial(self._host.schedule_differed, self))
+
+    def _note(self, entry: Entry) -> None:
+        """Keep what an entry that does not reach the body says of attempts."""
+        if entry.type in _ATTEMPT_NOTES:
+            if self._attempts is None:
+                self._attempts = {}
+            note_attempt(self._attempts, entry)
+
+    def _replay_slice(self) -> None:
+        replay = self._replay
+        turns = 0
+        while self._turn_is_over():
+            if replay is None:
+                return self._go_live()
+            if self._divergence is None:
+                outcome = replay.next_outcome(self._is_body_done())
+                if outcome is None:
+                    return self._go_live()
+                if type(outcome) is Entry:
+                    self._resolve_from_history(outcome)
+                    turns += 1
+                    if turns < TURNS_PER_SLICE:
+                        continue
+                    break
+                self._divergence = outcome  # type: ignore[assignment]  # the third possibility
+            return self._diverge(self._divergence)
+        asyncio.get_running_loop().call_soon(self._continue_replay)
+        return None
+
+    def _continue_replay(self) -> None:
+        if not self.is_suspended:
+            self._replay_slice()
+
+    def _resolve_from_history(self, entry: Entry) -> None:
+        if entry.at > self._now:
+            self._now = entry.at
+            self.loop.advance_to(entry.at / MICROSECONDS)
+        if entry.type == EntryType.WORKFLOW_CANCEL_REQUESTED:
+            self._request_cancel()
+            return
+        seq = outcome_call(entry)
+        call = self.calls.pop(seq, None)
+        if call is None:
+            if self._early is not None:
+                self._early[seq] = entry
+            return
+        self._settle(call)
+        self._resolve(call, entry.type, self._recorded_value(entry))
+
+    def _diverge(self, divergence: Divergence | None) -> None:
+        assert divergence is not None
+        line = self.loop.where_waiting(self._root) if self._root is not None else None
+        error = divergence_error(divergence, self.run_id, line, self._is_body_done())
+        self.suspend()
+        self._host.drive_stopped(self, error)
+
+    def _go_live(self) -> None:
+        """The history is used up: take up what is outstanding, and record what the last turn added."""
+        self._replay = None
+        self.is_replaying = False
+        self.is_live = True
+        attempts = self._attempts or {}
+        for call in list(self.calls.values()):
+            if call.seq <= self._history_head:
+                self._take_up(call, attempts.get(call.seq))
+        self._attempts = None
+        self._blobs = {}
+        self._end_turn()
+        self._cancelled = frozenset()  # Only now: a body that is done gives up on what it left behind.
+        self._is_stepping = False
+        self._pump()
+
+    def _take_up(self, call: Call, history: AttemptHistory | None) -> None:
+        """Go on with a call that a drive before this one left outstanding."""
+        if isinstance(call, TaskCall):
+            self._take_up_task(call, history or AttemptHistory())
+        elif isinstance(call, ChildCall):
+            call.input_text = self._recorded_value(call.entry)
+            call.run_id = child_run_id(self.run_id, call.name, call.occurrence)
+            self._starts.append(call)
+        else:
+            self._watch(call)
+            self._wants_messages |= isinstance(call, EventCall)
+        call.entry = None
+
+    def _take_up_task(self, call: TaskCall, history: AttemptHistory) -> None:
+        call.input_text = self._recorded_value(call.entry)
+        call.attempt, call.failures = history.attempt, history.failures
+        if call.input_text is None:
+            failure = encode_failure(TaskCrashedError(f"the call of task {call.name!r} was recorded without its input"))
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', failure))
+        elif history.retry_at is not None:
+            call.due = history.retry_at
+            self._watch(call)
+        elif history.is_deferred or call.task.effect is Effect.PURE:
+            self._start(call)
+        elif history.decision == "rerun" and not history.is_undecided:
+            self._next_attempt(call, crashed=False)
+        elif call.task.effect is Effect.EXTERNAL:
+            self._ask_for_decision(call, history)
+        elif history.crashes >= MAX_CRASHES:
+            failure = encode_failure(
+                TaskCrashedError(
+                    f"the process died {history.crashes} times during attempts of task {call.name!r}; "
+                    "find out why before the call is made again, and fork the run before it"
+                )
+            )
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', failure))
+        else:
+            self._next_attempt(call, crashed=not history.is_stopped)
+
+    def _recorded_value(self, entry: Entry | None) -> str | None:
+        assert entry is not None
+        text = value_text(entry)
+        if text is None:
+            reference = blob_reference(entry)
+            text = None if reference is None else self._blobs[reference]
+        return text
+
+    def _ask_for_decision(self, call: TaskCall, history: AttemptHistory) -> None:
+        call.needs_decision = True
+        self.undecided += 1
+        if not history.is_undecided:
+            self._recorder.record(EntryType.DECISION_REQUESTED, f'"call":{call.seq},"attempt":{call.attempt}')
+        self._wants_messages = True
+
+    # --- live turns ---------------------------------------------------------------------------------------------------
+
+    def arrive(self, arrival: Arrival) -> None:
+        """An outcome is there. It begins a turn of its own, in the order of arrival."""
+        if self._arrivals is None:
+            self._arrivals = deque()
+        self._arrivals.append(arrival)
+        if not self._is_stepping:
+            self._pump()
+
+    def request_cancel(self, taken: int) -> None:
+        """Someone asked for the run to be cancelled. Asking again changes nothing."""
+        if self.cancel_requested:
+            self._drop_message(taken)
+            return
+        self.arrive(Arrival(EntryType.WORKFLOW_CANCEL_REQUESTED, None, "", taken=taken))
+
+    def fire_due(self, now: int) -> None:
+        """Deliver what is due: timers, waits that time out, attempts whose backoff is over."""
+        while self._dues and self._dues[0][0] <= now and not self.is_suspended:
+            _, seq = heapq.heappop(self._dues)
+            call = self.calls.get(seq)
+            if isinstance(call, TimerCall):
+                self.arrive(Arrival(EntryType.TIMER_FIRED, call, f'"call":{seq}'))
+            elif isinstance(call, EventCall):
+                self.arrive(Arrival(EntryType.EVENT_WAIT_TIMED_OUT, call, f'"call":{seq}'))
+            elif isinstance(call, TaskCall):
+                call.due = None
+                self._next_attempt(call, crashed=False)
+                self._commit()
+        self._ask_to_be_woken()
+
+    def attempt_failed(self, call: TaskCall, error: BaseException, usage: str) -> None:
+        """An attempt of a call failed: record it, and try again later or deliver the failure."""
+        if self.calls.get(call.seq) is not call:
+            return
+        call.failures += 1
+        policy = call.task.policy
+        text = encode_failure(error)
+        if not policy.allows(error, call.failures):
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}{usage}', text))
+            return
+        ceiling = policy.backoff.ceiling(call.failures)
+        delay = self._host.chance.uniform(0.0, ceiling) if policy.backoff.jitter else ceiling
+        call.due = self._host.clock.now() + round(delay * MICROSECONDS)
+        self._recorder.record(
+            EntryType.TASK_ATTEMPT_FAILED,
+            f'"call":{call.seq},"attempt":{call.attempt},"retry_at":{call.due}{usage}',
+            text,
+        )
+        self._rest(call)
+        self._watch(call)
+        self._commit()
+
+    def decide(self, decided: dict[str, Any], taken: int) -> None:
+        """Someone decided about an external call: run it again, fail it, or take a value as its result."""
+        call = self.calls.get(decided["call"])
+        if not isinstance(call, TaskCall) or not call.needs_decision:
+            self._drop_message(taken)
+            return
+        decision, text = decided["decision"], decided.get("value")
+        self._rest(call)
+        self._recorder.record(EntryType.DECISION_MADE, f'"call":{call.seq},"decision":{json_quote(decision)}', text)
+        self._recorder.take_message(taken)
+        if decision == "rerun":
+            self._next_attempt(call, crashed=False)
+            self._commit()
+        elif decision == "fail":
+            failure = encode_failure(TaskCrashedError(f"it was decided that the external call of {call.name!r} failed"))
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', failure))
+        else:
+            self.arrive(Arrival(EntryType.TASK_COMPLETED, call, f'"call":{call.seq}', text))
+
+    def receive(self, message: Message) -> bool:
+        """A message from outside: it answers the first wait that matches. False if none does."""
+        for call in self.calls.values():
+            if (
+                isinstance(call, EventCall)
+                and not call.is_answered
+                and (call.name, call.key) == (message.type, message.key)
+            ):
+                call.is_answered = True
+                event_id = "" if message.event_id is None else f',"event_id":{json_quote(message.event_id)}'
+                facts = f'"call":{call.seq},"message":{message.id}{event_id}'
+                self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
+                return True
+        return False
+
+    def child_call(self, run_id: str | None) -> ChildCall | None:
+        """The outstanding call that a child run answers."""
+        for call in self.calls.values():
+            if isinstance(call, ChildCall) and call.run_id == run_id:
+                return call
+        return None
+
+    def running(self) -> list[TaskCall]:
+        """The calls of which an attempt runs or is about to."""
+        return [call for call in self.calls.values() if isinstance(call, TaskCall) and call.is_active]
+
+    def take_in_hand(self, message_id: int) -> bool:
+        """Note that a message is being delivered; false if it is already."""
+        if self._in_hand is None:
+            self._in_hand = set()
+        is_new = message_id not in self._in_hand
+        self._in_hand.add(message_id)
+        return is_new
+
+    def put_back(self, message_id: int) -> None:
+        """A message could not be delivered after all."""
+        if self._in_hand is not None:
+            self._in_hand.discard(message_id)
+
+    def forget_landed_messages(self) -> None:
+        """Messages whose delivery is on disk are in the inbox no more, so a look at it will not bring them again."""
+        if self._in_hand is not None:
+            self._in_hand.difference_update(self._landed)
+        self._landed = ()
+
+    def _drop_message(self, message_id: int) -> None:
+        self._recorder.take_message(message_id)
+        self._commit()
+
+    def follow_child(self, call: ChildCall, run_id: str, taken: int | None) -> None:
+        """A child went on as another run: wait for that one."""
+        call.run_id = run_id
+        self._recorder.close_wait(call.seq)
+        self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
+        if taken is not None:
+            self._recorder.take_message(taken)
+        self._starts.append(call)
+        self._commit()
+
+    def _pump(self) -> None:
+        """Give the body every outcome that has arrived, a turn each."""
+        while self._arrivals and not self._is_stepping and not self.is_suspended:
+            arrival = self._arrivals.popleft()
+            call = arrival.call
+            if self.is_ended or (call is not None and self.calls.get(call.seq) is not call):
+                if arrival.taken is not None and not self.is_ended:
+                    self.put_back(arrival.taken)
+                    self._host.look_for_messages(self)
+                continue
+            self._deliver(arrival)
+
+    def _deliver(self, arrival: Arrival) -> None:
+        entry = self._recorder.record(arrival.type, arrival.facts, arrival.text)
+        if arrival.taken is not None:
+            self._recorder.take_message(arrival.taken)
+        if entry.at > self._now:
+            self._now = entry.at
+            self.loop.advance_to(entry.at / MICROSECONDS)
+        self._is_stepping = True
+        call = arrival.call
+        if call is None:
+            self._request_cancel()
+        else:
+            del self.calls[call.seq]
+            self._close_wait(call)
+            self._settle(call)
+            self._resolve(call, arrival.type, arrival.text, arrival)
+        self._continue_turn()
+
+    def _continue_turn(self) -> None:
+        if self.is_suspended:
+            return
+        if not self._turn_is_over():
+            asyncio.get_running_loop().call_soon(self._continue_turn)
+            return
+        self._end_turn()
+        self._is_stepping = False
+        if self._arrivals:
+            self._pump()
+
+    def _turn_is_over(self) -> bool:
+        """Run the body for a slice; say whether it is idle."""
+        assert self._root is not None
+        if self.loop.run_turn(CALLBACKS_PER_SLICE):
+            self._turn_callbacks = 0
+            return True
+        self._turn_callbacks += CALLBACKS_PER_SLICE
+        if self._turn_callbacks >= MAX_TURN_CALLBACKS:
+            self._turn_callbacks = 0
+            self._fail_stuck(
+                f"the body of workflow {self.workflow!r} ran {MAX_TURN_CALLBACKS} steps without waiting for a task, a "
+                "timer or an event; a loop that polls must await one of these"
+            )
+            return True
+        return False
+
+    def _resolve(self, call: Call, type: str, text: str | None, arrival: Arrival | None = None) -> None:
+        """Hand an outcome to the branch that waits for it."""
+        future = call.future
+        if future.done():
+            return
+        try:
+            if arrival is not None and arrival.has_value:
+                future.set_result(arrival.value)
+            elif type == EntryType.TASK_COMPLETED:
+                assert isinstance(call, TaskCall)
+                future.set_result(self._decode_result(call, text))
+            elif type == EntryType.TIMER_FIRED:
+                assert isinstance(call, TimerCall)
+                self.loop.fire(call.timer)
+            elif type == EntryType.EXTERNAL_EVENT_RECEIVED:
+                assert isinstance(call, EventCall)
+                future.set_result(call.codec.decode(text or "null", f"the payload of event {call.name!r}"))
+            elif type == EntryType.CHILD_WORKFLOW_COMPLETED:
+                assert isinstance(call, ChildCall)
+                where = f"the result of child workflow {call.name!r}"
+                future.set_result(call.workflow.result_codec.decode(text or "null", where))
+            else:
+                future.set_exception(_failure(call, type, text))
+        except SatayError as error:
+            future.set_exception(error)
+
+    def _decode_result(self, call: TaskCall, text: str | None) -> Any:
+        codec = call.task.result_codec
+        if isinstance(codec, PickleCodec):
+            return codec.decode(
+                text or "null", call.task.result_where, allow_pickle=self._host.drive_settings.allow_pickle
+            )
+        return codec.decode(text or "null", call.task.result_where)
+
+    def _request_cancel(self) -> None:
+        self.cancel_requested = True
+        assert self._root is not None
+        self._root.cancel()
+
+    # --- the end of a turn --------------------------------------------------------------------------------------------
+
+    def _end_turn(self) -> None:
+        if self.is_ended:
+            pass
+        elif self._is_body_done():
+            self._end()
+        elif not self.calls and not self._arrivals:
+            line = self.loop.where_waiting(self._root) if self._root is not None else None
+            self._fail_stuck(
+                f"the body of workflow {self.workflow!r} waits at {line or 'an unknown place'} for something that no "
+                "task, timer, event or child that is outstanding can bring about"
+            )
+        self._commit()
+
+    def _is_body_done(self) -> bool:
+        return self._root is not None and self._root.done()
+
+    def _fail_stuck(self, message: str) -> None:
+        self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(WorkflowStuckError(message)))
+        self._finish(RunStatus.FAILED)
+
+    def _end(self) -> None:
+        """The body is done: cancel what it left running, and record how it ended."""
+        root = self._root
+        assert root is not None
+        self._is_ending = True
+        self._cancel_leftovers()
+        if self.cancel_requested:
+            self._recorder.record(EntryType.WORKFLOW_CANCELLED, "")
+            root.cancelled() or root.exception()
+            return self._finish(RunStatus.CANCELLED)
+        error = (
+            asyncio.CancelledError("the body was cancelled by its own code") if root.cancelled() else root.exception()
+        )
+        if isinstance(error, ContinueAsNew):
+            return self._continue_as_new(error)
+        if error is None:
+            try:
+                text = self.definition.result_codec.encode(root.result(), f"the result of workflow {self.workflow!r}")
+            except SatayError as refused:
+                error = refused
+            else:
+                self._recorder.record(EntryType.WORKFLOW_COMPLETED, "", text)
+                return self._finish(RunStatus.COMPLETED)
+        self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(error))
+        return self._finish(RunStatus.FAILED)
+
+    def _continue_as_new(self, request: ContinueAsNew) -> None:
+        where = f"the input of workflow {self.workflow!r}"
+        try:
+            text = self.definition.input_codec.encode(request.input_args, {}, where)
+        except SatayError as refused:
+            self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(refused))
+            return self._finish(RunStatus.FAILED)
+        run, entries, blobs = self._host.successor(self, text)
+        self._recorder.record(EntryType.WORKFLOW_COMPLETED, f'"continued_as":{json_quote(run.run_id)}')
+        self._recorder.continue_as(run, entries, blobs)
+        self.successor_id = run.run_id
+        return self._finish(RunStatus.COMPLETED)
+
+    def _cancel_leftovers(self) -> None:
+        for _ in range(MAX_CLEANUP_ROUNDS):
+            left = [task for task in self.loop.tasks() if not task.done()]
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            self.loop.run_turn(CALLBACKS_PER_SLICE)
+        for call in list(self.calls.values()):
+            self.cancel_call(call)
+
+    def _finish(self, status: RunStatus) -> None:
+        self.is_ended = True
+        self._row = (status, None)
+        for call in list(self.calls.values()):
+            self.calls.pop(call.seq)
+            self._stops.append(call)
+
+    def _commit(self) -> None:
+        """Send what was recorded to the journal; act on it once it is there."""
+        if self._is_nothing_to_commit():
+            return
+        status, wake_at = row = self._row if self.is_ended else self._status()
+        changed = self.is_ended or row != self._row
+        self._row = row
+        append = self._recorder.turn(status if changed else None, wake_at)
+        starts, stops, wants_messages = self._starts, self._stops, self._wants_messages
+        if starts:
+            self._starts = []
+        if stops:
+            self._stops = []
+        self._wants_messages = False
+        self.uncommitted += 1
+        future = asyncio.ensure_future(self._host.journal.append(append))
+        future.add_done_callback(partial(self._committed, append.taken, starts, stops, wants_messages, self.is_ended))
+        if not self.is_ended:
+            self._ask_to_be_woken()
+
+    def _is_nothing_to_commit(self) -> bool:
+        if not self._recorder.is_empty or self._starts or self._stops or self.is_ended:
+            return False
+        # A run that was taken over is in its row as running; one that only waits has to be written as such again.
+        return not self._wants_messages and self._status() == self._row
+
+    def _status(self) -> tuple[RunStatus, int | None]:
+        if self.active:
+            return _RUNNING
+        if self.undecided:
+            return (RunStatus.NEEDS_DECISION, self.earliest())
+        return (RunStatus.WAITING, self.earliest())
+
+    def _committed(
+        self,
+        taken: Sequence[int],
+        starts: list[Call],
+        stops: list[Call],
+        wants_messages: bool,
+        has_ended: bool,
+        commit: "asyncio.Future[None]",
+    ) -> None:
+        self.uncommitted -= 1
+        if commit.cancelled() or commit.exception() is not None:
+            error = None if commit.cancelled() else commit.exception()
+            if not self.is_suspended:
+                self.suspend()
+                self._host.drive_stopped(self, error or JournalError("the journal was closed"))
+            return
+        if self.is_suspended:
+            return
+        if taken:
+            self._landed = [*self._landed, *taken]
+        for call in stops:
+            self._stop(call)
+        for call in starts:
+            if self.calls.get(call.seq) is call:
+                self._act(call)
+        if has_ended:
+            self._host.drive_ended(self)
+            self.loop.drop()
+            return
+        if wants_messages:
+            self._host.look_for_messages(self)
+        self._host.turn_committed(self)
+
+    def _act(self, call: Call) -> None:
+        if isinstance(call, TaskCall):
+            self._host.start_attempt(self, call)
+        elif isinstance(call, ChildCall):
+            self._host.start_child(self, call)
+
+    def _stop(self, call: Call) -> None:
+        if isinstance(call, TaskCall):
+            self._host.stop_attempt(self, call)
+        elif isinstance(call, ChildCall):
+            self._host.stop_child(self, call)
+
+    # --- attempts and dues --------------------------------------------------------------------------------------------
+
+    def _start(self, call: TaskCall) -> None:
+        call.is_active = True
+        self.active += 1
+        self._starts.append(call)
+
+    def _rest(self, call: TaskCall) -> None:
+        if call.is_active:
+            call.is_active = False
+            self.active -= 1
+        if call.needs_decision:
+            call.needs_decision = False
+            self.undecided -= 1
+
+    def _next_attempt(self, call: TaskCall, *, crashed: bool) -> None:
+        call.attempt += 1
+        after = ',"after":"crash"' if crashed else ""
+        self._recorder.record(EntryType.TASK_ATTEMPT_STARTED, f'"call":{call.seq},"attempt":{call.attempt}{after}')
+        self._start(call)
+
+    def _close_wait(self, call: Call) -> None:
+        if isinstance(call, EventCall | ChildCall):
+            self._recorder.close_wait(call.seq)
+
+    def _watch(self, call: Call) -> None:
+        if call.due is not None:
+            heapq.heappush(self._dues, (call.due, call.seq))
+
+    def earliest(self) -> int | None:
+        """When the run is to be looked at next, if it waits for a moment."""
+        dues = self._dues
+        while dues and dues[0][1] not in self.calls:
+            heapq.heappop(dues)
+        return dues[0][0] if dues else None
+
+    def _ask_to_be_woken(self) -> None:
+        if self._dues:
+            earliest = self.earliest()
+            if earliest is not None:
+                self._host.wake_at(self, earliest)
+
+    # --- letting go ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing goes on until someone decides about an external call."""
+        return bool(self.undecided) and not self.active
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the run only waits and all of it is on disk: then the drive can be thrown away and rebuilt."""
+        return self.is_still and not self.active
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing goes on but attempts, and all of it is on disk."""
+        return self.is_live and not (self.uncommitted or self._arrivals or self._is_stepping)
+
+    def suspend(self) -> None:
+        """Throw the body away. None of the user's code runs; the journal keeps the run."""
+        if not self.is_suspended:
+            self.is_suspended = True
+            self._arrivals = None
+            self.loop.drop()
+
+    def suspension(self) -> Append:
+        """The last append of a drive that is given up in good order: which calls never began, and which are stopped."""
+        running = self.running()
+        deferred = [call.seq for call in running if call.running is None]
+        stopped = [call.seq for call in running if call.running is not None]
+        self.suspend()
+        self._recorder.record(
+            EntryType.WORKFLOW_SUSPENDED, f'"deferred":{_numbers(deferred)},"stopped":{_numbers(stopped)}'
+        )
+        return self._recorder.turn(None, None)
+
+
+_RUNNING: Final = (RunStatus.RUNNING, None)
+
+_ATTEMPT_NOTES: Final[frozenset[str]] = frozenset(
+    {
+        EntryType.TASK_ATTEMPT_FAILED,
+        EntryType.TASK_ATTEMPT_STARTED,
+        EntryType.DECISION_REQUESTED,
+        EntryType.DECISION_MADE,
+        EntryType.WORKFLOW_SUSPENDED,
+    }
+)
+
+
+def note_attempt(attempts: dict[int, AttemptHistory], entry: Entry) -> None:
+    """Fold an entry about attempts into what is known of them, by the seq of their call."""
+    known = facts(entry)
+    if entry.type == EntryType.WORKFLOW_SUSPENDED:
+        for seq in known["deferred"]:
+            attempts.setdefault(seq, AttemptHistory()).is_deferred = True
+        for seq in known["stopped"]:
+            attempts.setdefault(seq, AttemptHistory()).is_stopped = True
+        return
+    history = attempts.setdefault(known["call"], AttemptHistory())
+    history.is_deferred = history.is_stopped = False
+    match entry.type:
+        case EntryType.TASK_ATTEMPT_FAILED:
+            history.attempt, history.retry_at = known["attempt"], known["retry_at"]
+            history.failures += 1
+        case EntryType.TASK_ATTEMPT_STARTED:
+            history.attempt, history.retry_at, history.decision = known["attempt"], None, None
+            history.crashes += known.get("after") == "crash"
+        case EntryType.DECISION_REQUESTED:
+            history.is_undecided, history.decision = True, None
+        case EntryType.DECISION_MADE:
+            history.is_undecided, history.decision = False, known["decision"]
+
+
+def _failure(call: Call, type: str, text: str | None) -> BaseException:
+    """The error that a branch sees: the same live and on replay, because both come from the recorded text."""
+    if type == EntryType.EVENT_WAIT_TIMED_OUT:
+        key = "" if not isinstance(call, EventCall) or call.key is None else f" with key {call.key!r}"
+        return EventTimeoutError(f"no event {call.name!r}{key} came before the wait timed out")
+    if isinstance(call, ChildCall):
+        return rebuilt_child_failure(text or "{}", call.name, call.run_id)
+    return rebuilt_task_failure(text or "{}", call.name)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"

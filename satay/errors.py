@@ -1,0 +1,233 @@
+"""Every error that satay raises, in one tree under `SatayError`.
+
+A message is a sentence: what was asked, what is true, what to do. The facts in it are attributes too.
+"""
+
+from collections.abc import Sequence
+
+
+class SatayError(Exception):
+    """The root of every error that satay raises on purpose."""
+
+
+class InvalidValueError(SatayError, ValueError):
+    """An argument has a value that no call could honour: a negative count, an infinite duration, an id with a NUL."""
+
+
+class UsageError(SatayError, RuntimeError):
+    """A function was called where it has no meaning, such as a workflow primitive outside a workflow."""
+
+
+class RegistrationError(SatayError):
+    """A function cannot be decorated as asked: the name is taken, the signature does not fit, it is a method."""
+
+
+class UnknownWorkflowError(SatayError, LookupError):
+    """A run belongs to a workflow that this process has not imported."""
+
+
+class AppClosedError(SatayError):
+    """The app, or its event loop, was closed while something was awaited of it."""
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+class CodecError(SatayError):
+    """A value could not be written to, or read from, the journal."""
+
+
+class EncodeError(CodecError):
+    """A value cannot be encoded so that it reads back equal. It names the place and the path. Never retried."""
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class DecodeError(CodecError):
+    """Recorded text does not fit the type that the code declares now."""
+
+
+class PayloadTooLargeError(EncodeError):
+    """A value is larger than the largest payload that a journal accepts."""
+
+
+# --- the journal ------------------------------------------------------------------------------------------------------
+
+
+class JournalError(SatayError):
+    """The journal could not do what was asked."""
+
+
+class JournalConflictError(JournalError):
+    """Another writer extended, took over or ended the run first. The drive that sees this stops without writing."""
+
+    def __init__(self, message: str, *, run_id: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class MessageTakenError(JournalConflictError):
+    """A message from the inbox was delivered to another run first."""
+
+
+class JournalBusyError(JournalError):
+    """The database stayed locked for longer than the busy timeout."""
+
+
+class JournalUnavailableError(JournalError):
+    """The database cannot be opened or written: no such directory, read-only, disk full, not a database."""
+
+
+class JournalCorruptError(JournalError):
+    """The database or an entry in it is damaged."""
+
+
+class JournalVersionError(JournalError):
+    """The database was written by a newer satay than this one."""
+
+
+class UnsupportedEntryError(JournalError):
+    """A journal holds an entry that this version cannot replay without changing its meaning."""
+
+
+class JournalClosedError(JournalError):
+    """The journal was closed before, or while, it was asked."""
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+class RunError(SatayError):
+    """Something about one run, which `run_id` names."""
+
+    def __init__(self, message: str, *, run_id: str) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunNotFoundError(RunError, LookupError):
+    """The journal holds no run with this id."""
+
+
+class RunExistsError(RunError):
+    """A run with this id, or with this idempotency key, is there already; `run_id` is the one that is there."""
+
+
+class RunConflictError(RunError):
+    """An id was used again for something else than what it names."""
+
+
+class ForkValidationError(RunError, ValueError):
+    """A fork was asked for that cannot be made as asked; nothing was written."""
+
+
+class NondeterminismError(RunError):
+    """The code asked for another schedule than the one the journal recorded; nothing was executed or recorded.
+
+    `position` counts durable calls from zero; `recorded` and `issued` name the calls, or are None where one side
+    has none; `source_line` is the line of the workflow that issued the call, where it is known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        position: int,
+        recorded: str | None,
+        issued: str | None,
+        source_line: str | None = None,
+    ) -> None:
+        super().__init__(message, run_id=run_id)
+        self.position = position
+        self.recorded = recorded
+        self.issued = issued
+        self.source_line = source_line
+
+
+class WorkflowFailedError(RunError):
+    """A workflow ended with an error whose own type cannot be rebuilt here.
+
+    `error_type` is `module:qualname`, `error_message` its text, `error_traceback` the recorded traceback.
+    """
+
+    def __init__(
+        self, message: str, *, run_id: str, error_type: str, error_message: str, error_traceback: str = ""
+    ) -> None:
+        super().__init__(message, run_id=run_id)
+        self.error_type = error_type
+        self.error_message = error_message
+        self.error_traceback = error_traceback
+
+
+class WorkflowCancelledError(RunError):
+    """The run whose result was awaited ended `cancelled`."""
+
+
+class WorkflowStuckError(SatayError):
+    """A workflow body waits for something that nothing outstanding can ever resolve, or never waits at all."""
+
+
+class NeedsDecisionError(RunError):
+    """The run stopped at an external call of which nobody knows whether it happened; `satay.decide` continues it."""
+
+
+class LeaseHeldError(RunError):
+    """Another live process drives the run."""
+
+
+# --- inside a workflow ------------------------------------------------------------------------------------------------
+
+
+class WorkflowSideEffectError(UsageError):
+    """A workflow body reached for a socket, a file, a subprocess or a thread; that belongs in a `@satay.task`."""
+
+
+class TaskFailedError(SatayError):
+    """A task failed for good, and its own exception type cannot be rebuilt from the journal.
+
+    `error_type` is `module:qualname`, `error_message` its text, `error_traceback` the recorded traceback.
+    """
+
+    def __init__(
+        self, message: str, *, error_type: str = "", error_message: str = "", error_traceback: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.error_message = error_message
+        self.error_traceback = error_traceback
+
+
+class TaskTimeoutError(TaskFailedError, TimeoutError):
+    """An attempt of a task ran longer than the `timeout` of the task."""
+
+
+class TaskCrashedError(TaskFailedError):
+    """The process died during an attempt more often than the limit for one call allows."""
+
+
+class ChildWorkflowError(SatayError):
+    """A child workflow failed or was cancelled, and its own error type cannot be rebuilt; `run_id` names the child."""
+
+    def __init__(
+        self, message: str, *, run_id: str, error_type: str = "", error_message: str = "", error_traceback: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.error_type = error_type
+        self.error_message = error_message
+        self.error_traceback = error_traceback
+
+
+class EventTimeoutError(SatayError, TimeoutError):
+    """No event arrived within the `timeout` of a `wait_for_event`."""
+
+
+class DuplicateKeyError(InvalidValueError):
+    """A key that must name one call names several; `keys` lists them."""
+
+    def __init__(self, message: str, *, keys: Sequence[str]) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)

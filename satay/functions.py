@@ -1,0 +1,210 @@
+"""The functions of the package. Each uses the app in whose `async with satay.run_app()` block it is called.
+
+Without a block they open the default app of the running event loop, which closes when that loop shuts down.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
+
+from satay.app import App, app_of_block
+from satay.clock import Chance, Clock, SystemClock
+from satay.comparison import Comparison
+from satay.context import current_schedule
+from satay.definitions import P, Workflow
+from satay.drive import DriveSettings
+from satay.errors import UsageError
+from satay.handles import ForkHandle, RunHandle
+from satay.model import MISSING, Missing
+from satay.scheduler import SchedulerSettings
+from satay.settings import Settings
+from satay.threads import DEFAULT_THREADS
+
+R = TypeVar("R")
+
+_default_apps: "WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[App, AsyncGenerator[None, None]]]" = (
+    WeakKeyDictionary()
+)
+
+
+def run_app(
+    url: str | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    recover: bool = False,
+    nondeterminism: Literal["strict", "warn", "off"] | None = None,
+    synchronous: Literal["FULL", "NORMAL"] | None = None,
+    allow_pickle: bool | None = None,
+    lease_seconds: float = 15.0,
+    poll_seconds: float = 0.5,
+    grace_seconds: float = 5.0,
+    max_resident: int = 4096,
+    max_threads: int = DEFAULT_THREADS,
+    clock: Clock | None = None,
+    chance: Chance | None = None,
+) -> App:
+    """An app for an `async with` block: it opens a journal and drives runs in it until the block ends.
+
+    `url` is `sqlite:///path`; else `SATAY_DATABASE_URL`, else the file in `data_dir`, else in `./.satay`. `recover` also
+    takes over runs whose driver died, and wakes waiting runs of any process. After `lease_seconds` without a sign of
+    life others may take this process's runs over; `poll_seconds` is how often messages of other processes are looked
+    for; `grace_seconds` is what running attempts get when the block ends; `max_resident` waiting runs stay in memory;
+    `max_threads` plain tasks run at a time. `clock` and `chance` are for tests.
+    """
+    given: dict[str, Any] = {
+        "database_url": url,
+        "data_dir": None if data_dir is None else Path(data_dir),
+        "nondeterminism": nondeterminism,
+        "synchronous": synchronous,
+        "allow_pickle": allow_pickle,
+    }
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    if data_dir is not None and url is None:
+        settings = settings.model_copy(update={"database_url": None})
+    scheduling = SchedulerSettings(
+        recover=recover,
+        lease_seconds=lease_seconds,
+        poll_seconds=poll_seconds,
+        grace_seconds=grace_seconds,
+        max_resident=max_resident,
+        max_threads=max_threads,
+        drive=DriveSettings(settings.nondeterminism, settings.allow_pickle),
+    )
+    return App(settings, scheduling, clock or SystemClock(), chance or Chance())
+
+
+def run(workflow: Workflow[P, R], input: Any = MISSING, **options: Any) -> R:
+    """Run a workflow to its end and return its result: the one-line form for scripts. `options` are those of `run_app`.
+
+    Raises `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_run(workflow, input, options))
+    raise UsageError(
+        "satay.run() was called where an event loop runs already, and would block it; write "
+        "'await satay.start(workflow, input).result()' instead"
+    )
+
+
+async def _run(workflow: Workflow[P, R], input: Any, options: dict[str, Any]) -> R:
+    async with run_app(**options) as app:
+        return await app.start(workflow, input).result()
+
+
+def start(
+    workflow: Workflow[P, R], input: Any = MISSING, *, run_id: str | None = None, idempotency_key: str | None = None
+) -> RunHandle[R]:
+    """Begin a run in the background and return its handle at once; see `App.start`."""
+    return current_app().start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
+
+
+def resume(run_id: str) -> RunHandle[Any]:
+    """Go on with a run that nobody drives; see `App.resume`."""
+    return current_app().resume(run_id)
+
+
+async def fork(
+    source_id: str,
+    /,
+    *,
+    before_task: str | None = None,
+    before_ordinal: int | None = None,
+    before_key: str | None = None,
+    fork_point_seq: int | None = None,
+    workflow_input: Any = MISSING,
+    intervention: Any = None,
+    run_id: str | None = None,
+    allow_unfinished: bool = False,
+) -> ForkHandle[Any]:
+    """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input; see `App.fork`."""
+    return await current_app().fork(
+        source_id,
+        before_task=before_task,
+        before_ordinal=before_ordinal,
+        before_key=before_key,
+        fork_point_seq=fork_point_seq,
+        workflow_input=workflow_input,
+        intervention=intervention,
+        run_id=run_id,
+        allow_unfinished=allow_unfinished,
+    )
+
+
+async def compare(one: str, other: str) -> Comparison:
+    """Compare two runs call by call; printing the result shows a table."""
+    return await current_app().compare(one, other)
+
+
+async def send_event(
+    event: object,
+    payload: Any = MISSING,
+    *,
+    key: str | None = None,
+    run_id: str | None = None,
+    event_id: str | None = None,
+) -> bool:
+    """Send an event to one run, or to whoever waits for it first; see `App.send_event`."""
+    return await current_app().send_event(event, payload, key=key, run_id=run_id, event_id=event_id)
+
+
+async def cancel(run_id: str) -> None:
+    """Ask for a run to be cancelled; see `App.cancel`."""
+    await current_app().cancel(run_id)
+
+
+async def decide(
+    run_id: str,
+    decision: Literal["rerun", "fail"] | Missing = MISSING,
+    *,
+    value: Any = MISSING,
+    seq: int | None = None,
+) -> None:
+    """Say what became of an external call that a crash left unfinished; see `App.decide`."""
+    await current_app().decide(run_id, decision, value=value, seq=seq)
+
+
+def current_app() -> App:
+    """The app in whose block the caller is, else the default app of the running event loop, which this opens."""
+    if current_schedule() is not None:
+        raise UsageError(
+            "a workflow body cannot reach the app; start children with satay.start_child, and call the rest from a "
+            "@satay.task"
+        )
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "this satay function was called where no event loop runs; call it from async code, or use satay.run()"
+        ) from None
+    app = app_of_block.get()
+    if app is not None and not app.is_closed:
+        return app
+    known = _default_apps.get(loop)
+    if known is not None and not known[0].is_closed:
+        return known[0]
+    return _open_default_app(loop)
+
+
+def _open_default_app(loop: asyncio.AbstractEventLoop) -> App:
+    app = run_app()
+    life = _default_app_life(app)
+    app.open_later(loop.create_task(_first_step(life)))
+    _default_apps[loop] = (app, life)
+    return app
+
+
+async def _default_app_life(app: App) -> AsyncGenerator[None, None]:
+    """Open; close when the event loop finalizes its async generators, which `asyncio.run` does at its end."""
+    await app.open()
+    try:
+        yield
+    finally:
+        await app.close()
+
+
+async def _first_step(life: AsyncGenerator[None, None]) -> None:
+    await anext(life)

@@ -1,0 +1,107 @@
+"""Handles on runs, and the records in which runs and their entries are shown."""
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+from satay.codec import ValueCodec
+from satay.forks import ForkReceipt
+from satay.model import RunStatus
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What can be known of a run without reading its journal. Times are aware UTC."""
+
+    run_id: str
+    workflow: str
+    status: RunStatus
+    created_at: datetime
+    updated_at: datetime
+    wake_at: datetime | None
+    parent_id: str | None
+    forked_from: str | None
+    fork_seq: int | None
+    code_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One entry of a run's journal, for reading: `data` is its payload as plain data."""
+
+    seq: int
+    type: str
+    at: datetime
+    data: dict[str, Any]
+
+
+class RunReader(Protocol):
+    """The app that a handle belongs to, as far as the handle needs it."""
+
+    async def run(self, run_id: str) -> RunSummary: ...
+
+    async def cancel(self, run_id: str) -> None: ...
+
+    async def receipt(self, run_id: str) -> ForkReceipt | None: ...
+
+    async def result(self, run_id: str, codec: ValueCodec | None) -> Any: ...
+
+
+class RunHandle(Generic[R]):
+    """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended."""
+
+    def __init__(
+        self, app: RunReader, run_id: str, result_codec: ValueCodec | None, created: "asyncio.Task[str] | None"
+    ) -> None:
+        self._app = app
+        self._result_codec = result_codec
+        self._created = created
+        self.run_id = run_id
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._wait_created().__await__()
+
+    async def _wait_created(self) -> Self:
+        if self._created is not None:
+            self.run_id = await asyncio.shield(self._created)
+        return self
+
+    async def result(self) -> R:
+        """Wait for the run to end, and return what the workflow returned.
+
+        Raises the workflow's own error where its type can be rebuilt, else `WorkflowFailedError`;
+        `WorkflowCancelledError`; and what keeps the run from going on, such as `NondeterminismError` or
+        `NeedsDecisionError`. A caller that gives up waiting does not disturb the run.
+        """
+        await self._wait_created()
+        return cast(R, await self._app.result(self.run_id, self._result_codec))
+
+    async def status(self) -> RunStatus:
+        """What the run is doing."""
+        await self._wait_created()
+        return (await self._app.run(self.run_id)).status
+
+    async def cancel(self) -> None:
+        """Ask for the run to be cancelled. It ends after its cleanup; wait for that with `result()`."""
+        await self._wait_created()
+        await self._app.cancel(self.run_id)
+
+    async def receipt(self) -> ForkReceipt | None:
+        """What the fork inherited; None for a run that is not a fork."""
+        await self._wait_created()
+        return await self._app.receipt(self.run_id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.run_id!r}>"
+
+
+class ForkHandle(RunHandle[R]):
+    """A fork. `fork_receipt` is what it inherited."""
+
+    def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: ForkReceipt) -> None:
+        super().__init__(app, run_id, result_codec, None)
+        self.fork_receipt = receipt

@@ -1,0 +1,268 @@
+"""The journal: the protocol that every store keeps, and the records it is spoken to with.
+
+Every store promises: an append is all or nothing and is fenced by the lease's epoch and the entry numbers it names;
+creating is insert-or-fail; a fork exists whole or not at all and copies its prefix as stored bytes; a caller that is
+cancelled leaves no transaction open; closing ends every thread. Times come from the caller: a store has no clock.
+
+Messages travel through the inbox. A run opens a *wait* for `(type, key)` when it records an event wait or starts a
+child; the wait's row lives exactly as long as the call is unresolved. Whoever posts learns which run waits.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from satay.model import Entry, Message, RunRecord, RunStatus
+
+GENESIS = b"\0" * 32
+"""The digest of every journal's first entry: it belongs to the run alone, so a fork's prefix digests like its source's."""
+
+BLOB_THRESHOLD_BYTES = 256 * 1024
+"""A value whose text is longer than this is kept in `blobs`, once for each content."""
+
+MAX_PAGE = 10_000
+"""The most rows that one read returns."""
+
+CHILD_ENDED = "satay.child"
+"""The message type that a store posts, with the ended run's id as key, to every run that waits for it."""
+
+CANCEL_REQUESTED = "satay.cancel"
+"""The message type that asks a run's driver to cancel it."""
+
+DECISION = "satay.decision"
+"""The message type that carries a decision about an external call."""
+
+
+def chain_digest(previous: bytes, type: str, at: int, payload: str) -> bytes:
+    """The digest of an entry: SHA-256 over the one before it and over the bytes that are stored."""
+    link = hashlib.sha256(previous)
+    link.update(f"{type}\n{at}\n{payload}".encode())
+    return link.digest()
+
+
+class Lease(NamedTuple):
+    """The right to extend one run. It ends when another owner takes the run over, which raises the epoch."""
+
+    run_id: str
+    key: int
+    epoch: int
+
+
+class Owner(NamedTuple):
+    """A process that drives runs. `started_at` tells it from a later process with the same `pid`."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: str
+    expires_at: int
+
+
+class Wait(NamedTuple):
+    """An unresolved call that a message resolves. `call` is the seq of the entry that recorded the call."""
+
+    call: int
+    type: str
+    key: str | None
+
+
+class Blob(NamedTuple):
+    """A large value: the SHA-256 of its UTF-8 text in hexadecimal, and the text."""
+
+    sha256: str
+    text: str
+
+
+class NewRun(NamedTuple):
+    """A run to be created, owned by `owner` from the start (epoch 1), status `running`."""
+
+    run_id: str
+    workflow: str
+    created_at: int
+    owner: str
+    code_version: str
+    parent_id: str | None = None
+    forked_from: str | None = None
+    fork_seq: int | None = None
+    start_key: str | None = None
+
+
+@dataclass(slots=True)
+class Append:
+    """One turn of one run: what must become true together.
+
+    `entries` are consecutive and begin after the last one the writer knows. `status` is None where it stays as it is;
+    `wake_at` goes with it. `taken` are ids of messages that leave the inbox; `closed` are calls whose wait ends.
+    `successor`, with its first entries, is a run created in the same transaction; messages addressed to this run and
+    not taken go over to it. When `status` is terminal, the store closes all waits of the run and posts `CHILD_ENDED`
+    to every run that waits for it.
+    """
+
+    lease: Lease
+    entries: Sequence[Entry]
+    at: int
+    status: RunStatus | None = None
+    wake_at: int | None = None
+    opened: Sequence[Wait] = ()
+    closed: Sequence[int] = ()
+    taken: Sequence[int] = ()
+    blobs: Sequence[Blob] = ()
+    successor: "tuple[NewRun, Sequence[Entry]] | None" = None
+
+
+@dataclass(slots=True)
+class NewFork:
+    """A fork to be created in one transaction.
+
+    `first` is the fork's own entry 1. Entries 2 to `through_seq` are copied from the source as stored; the source's
+    entry there must have `prefix_digest`. `after` follows the copy. `waits` are the unresolved waits in the prefix.
+    """
+
+    run: NewRun
+    source_id: str
+    through_seq: int
+    prefix_digest: bytes
+    first: Entry
+    after: Sequence[Entry]
+    waits: Sequence[Wait] = ()
+    blobs: Sequence[Blob] = ()
+
+
+class Claim(NamedTuple):
+    """A run that was taken over: the lease, and the row as it was before."""
+
+    lease: Lease
+    before: RunRecord
+
+
+class Posted(NamedTuple):
+    """What became of a posted message.
+
+    `id` is None where an equal `event_id` had been posted to the same receiver before. `receiver` is the run it can be
+    delivered to now: the addressee if it waits for the message, else the first run that waits, else None.
+    """
+
+    id: int | None
+    receiver: RunRecord | None
+
+
+class RunQuery(NamedTuple):
+    """Which runs to list, newest first. `before` is a run id: only runs created before that one."""
+
+    status: RunStatus | None = None
+    workflow: str | None = None
+    forked_from: str | None = None
+    parent_id: str | None = None
+    before: str | None = None
+    limit: int = 100
+
+
+class Journal(Protocol):
+    """A store of runs. Its methods may be called from one event loop; many journals may share one database."""
+
+    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> Awaitable[Lease]:
+        """Create a run. Raises `RunExistsError` naming the run that has the id or the `start_key`."""
+        ...
+
+    def fork(self, fork: NewFork) -> Awaitable[Lease]:
+        """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
+        ...
+
+    def append(self, append: Append) -> Awaitable[None]:
+        """Extend a run by one turn. It is queued when called, in call order; awaiting waits for the disk.
+
+        Raises `JournalConflictError` if the lease's epoch is not the run's, if an entry's seq is taken or leaves a gap,
+        or if the run has ended; `MessageTakenError` if a message in `taken` is gone. Then nothing of it is written,
+        and later appends with the same lease fail too where their seq does not follow.
+        """
+        ...
+
+    def claim(self, run_id: str, owner: str, now: int) -> Awaitable[Claim | None]:
+        """Take a run over: epoch + 1, status `running`, `wake_at` empty.
+
+        Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
+        no row or one that expired before `now`. None if the run has ended, is unknown, or is held.
+        """
+        ...
+
+    def release(self, lease: Lease, before: RunRecord | None = None) -> Awaitable[None]:
+        """Give a run back: no owner, and status and `wake_at` as in `before`, if that is given.
+
+        A lease that is not the run's any more is ignored.
+        """
+        ...
+
+    def heartbeat(self, owner: Owner) -> Awaitable[None]:
+        """Write the owner's row."""
+        ...
+
+    def retire(self, owner_id: str) -> Awaitable[None]:
+        """Remove an owner: its row goes, its runs have no owner."""
+        ...
+
+    def owners(self) -> Awaitable[list[Owner]]:
+        """Every owner with a row."""
+        ...
+
+    def record(self, run_id: str) -> Awaitable[RunRecord | None]:
+        """A run's row."""
+        ...
+
+    def started(self, start_key: str) -> Awaitable[RunRecord | None]:
+        """The run that was started under an idempotency key."""
+        ...
+
+    def runs(self, query: RunQuery) -> Awaitable[list[RunRecord]]:
+        """Runs that match, newest first, at most `MAX_PAGE`."""
+        ...
+
+    def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> Awaitable[list[Entry]]:
+        """Entries with `seq > after`, in order, at most `limit` and at most `MAX_PAGE`."""
+        ...
+
+    def last(self, run_id: str) -> Awaitable[Entry | None]:
+        """The last entry of a run."""
+        ...
+
+    def blobs(self, digests: Collection[str]) -> Awaitable[dict[str, str]]:
+        """The texts of blobs. Raises `JournalCorruptError` naming one that is lost or damaged."""
+        ...
+
+    def due(self, now: int, owner: str | None, limit: int) -> Awaitable[list[RunRecord]]:
+        """Waiting runs whose `wake_at` has come, earliest first; those of `owner`, or of anyone where it is None."""
+        ...
+
+    def next_wake(self, owner: str | None) -> Awaitable[int | None]:
+        """The earliest `wake_at` of the waiting runs of `owner`, or of anyone."""
+        ...
+
+    def abandoned(self, now: int, limit: int) -> Awaitable[list[RunRecord]]:
+        """Runs with status `running` that have no owner, or one without a row, or one that expired before `now`."""
+        ...
+
+    def post(
+        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
+    ) -> Awaitable[Posted]:
+        """Put a message in the inbox. Raises `RunNotFoundError` for an addressee that does not exist."""
+        ...
+
+    def messages(self, run_id: str, limit: int = MAX_PAGE) -> Awaitable[list[Message]]:
+        """Messages that this run can take now, in the order they were posted.
+
+        Those addressed to it whose type begins with `satay.`, and those addressed to it or to nobody which match, in
+        type and key, one of its open waits.
+        """
+        ...
+
+    def deliverable(self, after: int, limit: int) -> Awaitable[tuple[int, list[RunRecord]]]:
+        """The runs that messages with an id above `after` can be delivered to now, and the highest id there is."""
+        ...
+
+    def waits(self, run_id: str) -> Awaitable[list[Wait]]:
+        """The open waits of a run, in call order."""
+        ...
+
+    def close(self) -> Awaitable[None]:
+        """Write what was queued, then end. Further calls raise `JournalClosedError`. Closing twice is allowed."""
+        ...

@@ -1,0 +1,193 @@
+"""The records that every floor speaks of: entries, runs, messages and calls. Data only; nothing here acts.
+
+An entry's payload is one JSON object that satay wrote itself, and its layout is fixed: facts first, the user's value
+last, under the name that `VALUE_FIELD` gives for the entry's type. So a value can be cut out, and a recorded call can be
+compared with an issued one, without parsing. A value that is kept in `blobs` stands there as `<field>_blob`, the
+SHA-256 of its text.
+"""
+
+import hashlib
+import re
+from enum import Enum, StrEnum
+from typing import Final, Literal, NamedTuple
+
+
+class RunStatus(StrEnum):
+    """What a run is doing, folded from its journal."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    NEEDS_DECISION = "needs_decision"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL_STATUSES
+
+
+TERMINAL_STATUSES: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+class EntryType(StrEnum):
+    """Every type of entry that this version writes."""
+
+    WORKFLOW_CREATED = "WorkflowCreated"
+    WORKFLOW_RESUMED = "WorkflowResumed"
+    WORKFLOW_SUSPENDED = "WorkflowSuspended"
+    WORKFLOW_COMPLETED = "WorkflowCompleted"
+    WORKFLOW_FAILED = "WorkflowFailed"
+    WORKFLOW_CANCEL_REQUESTED = "WorkflowCancelRequested"
+    WORKFLOW_CANCELLED = "WorkflowCancelled"
+    RUN_FORKED = "RunForked"
+    TASK_SCHEDULED = "TaskScheduled"
+    TASK_ATTEMPT_STARTED = "TaskAttemptStarted"
+    TASK_ATTEMPT_FAILED = "TaskAttemptFailed"
+    TASK_COMPLETED = "TaskCompleted"
+    TASK_FAILED = "TaskFailed"
+    TIMER_CREATED = "TimerCreated"
+    TIMER_FIRED = "TimerFired"
+    EVENT_WAIT_STARTED = "EventWaitStarted"
+    EVENT_WAIT_TIMED_OUT = "EventWaitTimedOut"
+    EXTERNAL_EVENT_RECEIVED = "ExternalEventReceived"
+    CHILD_WORKFLOW_SCHEDULED = "ChildWorkflowScheduled"
+    CHILD_WORKFLOW_COMPLETED = "ChildWorkflowCompleted"
+    CHILD_WORKFLOW_FAILED = "ChildWorkflowFailed"
+    CALL_CANCELLED = "CallCancelled"
+    DECISION_REQUESTED = "DecisionRequested"
+    DECISION_MADE = "DecisionMade"
+
+
+VALUE_FIELD: Final[dict[str, str]] = {
+    EntryType.WORKFLOW_CREATED: "input",
+    EntryType.WORKFLOW_COMPLETED: "result",
+    EntryType.WORKFLOW_FAILED: "error",
+    EntryType.RUN_FORKED: "receipt",
+    EntryType.TASK_SCHEDULED: "input",
+    EntryType.TASK_ATTEMPT_FAILED: "error",
+    EntryType.TASK_COMPLETED: "result",
+    EntryType.TASK_FAILED: "error",
+    EntryType.EXTERNAL_EVENT_RECEIVED: "payload",
+    EntryType.CHILD_WORKFLOW_SCHEDULED: "input",
+    EntryType.CHILD_WORKFLOW_COMPLETED: "result",
+    EntryType.CHILD_WORKFLOW_FAILED: "error",
+    EntryType.DECISION_MADE: "value",
+}
+"""The last member of a payload, by entry type: the one that holds a user's value."""
+
+TERMINAL_ENTRIES: Final = frozenset(
+    {EntryType.WORKFLOW_COMPLETED, EntryType.WORKFLOW_FAILED, EntryType.WORKFLOW_CANCELLED}
+)
+
+
+class Entry(NamedTuple):
+    """One entry of a journal, as stored.
+
+    `seq` starts at 1; `at` is in microseconds since the epoch; `payload` is JSON text; `digest` links the entry to all
+    entries before it.
+    """
+
+    seq: int
+    type: str
+    at: int
+    payload: str
+    digest: bytes
+
+
+class CallKind(StrEnum):
+    """The kinds of durable call; each value is also the name of the member that opens the call's payload."""
+
+    TASK = "task"
+    TIMER = "timer"
+    EVENT = "event"
+    CHILD = "child"
+
+
+class CallId(NamedTuple):
+    """What names a durable call within its run: kind and name, and the ordinal among its equals or its own key."""
+
+    kind: CallKind
+    name: str
+    occurrence: int | str
+
+    def __str__(self) -> str:
+        """`draft:2`, or `draft[page-7]` for a call with a key."""
+        return (
+            f"{self.name}:{self.occurrence}" if isinstance(self.occurrence, int) else f"{self.name}[{self.occurrence}]"
+        )
+
+
+RUN_ID_PATTERN: Final = re.compile(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9_.:=@+~/-]{0,199}(?<!/)", re.ASCII)
+"""What a run id looks like: 1 to 200 letters, digits and `_.:=@+~/-`, beginning with a letter, digit or `_`, with no
+`..`, no `//` and no `/` at the end."""
+
+
+class RunRecord(NamedTuple):
+    """A run's row: what can be known of a run without reading its journal.
+
+    `key` is the store's own number for the run; rows are created in ascending order of it. `owner` is the process
+    that drove the run last, `epoch` counts changes of hands. Times are microseconds since the epoch.
+    """
+
+    key: int
+    run_id: str
+    workflow: str
+    status: RunStatus
+    created_at: int
+    updated_at: int
+    wake_at: int | None
+    owner: str | None
+    epoch: int
+    parent_id: str | None
+    forked_from: str | None
+    fork_seq: int | None
+    start_key: str | None
+    code_version: str
+
+
+class Message(NamedTuple):
+    """A message in the inbox, not yet taken. `run_id` is None for one that goes to whoever waits.
+
+    `event_id` makes a second message with the same id to the same receiver disappear.
+    """
+
+    id: int
+    run_id: str | None
+    type: str
+    key: str | None
+    event_id: str | None
+    payload: str
+    at: int
+
+
+class Missing(Enum):
+    """The type of `MISSING`."""
+
+    MISSING = "MISSING"
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+MISSING: Final = Missing.MISSING
+"""Stands for an argument that was not given, where None is a value."""
+
+
+def child_run_id(parent_id: str, workflow: str, occurrence: int | str) -> str:
+    """The id of a child run: readable where it fits the pattern, else a digest of the same."""
+    readable = f"{parent_id}/{workflow}" + (f":{occurrence}" if isinstance(occurrence, int) else f"={occurrence}")
+    if RUN_ID_PATTERN.fullmatch(readable):
+        return readable
+    return "child-" + hashlib.sha256(readable.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def continued_run_id(run_id: str) -> str:
+    """The id of the run that goes on where this one ended: `nightly`, `nightly~2`, `nightly~3`."""
+    stem, tilde, number = run_id.rpartition("~")
+    if tilde and number.isdigit():
+        return f"{stem}~{int(number) + 1}"
+    return f"{run_id}~2"

@@ -1,0 +1,247 @@
+"""What a workflow body calls: waiting, composing, and time, ids and chance that come from the journal."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast, overload
+
+import structlog
+
+from satay.arguments import checked_count, checked_duration, checked_key, key_problem, name_problem, shown
+from satay.codec import value_codec
+from satay.context import PendingCall, current_attempt, current_schedule, require_schedule
+from satay.definitions import P, R, Task, Workflow, default_name
+from satay.drive import ContinueAsNew
+from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
+from satay.model import MISSING
+
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+
+MAX_CONCURRENCY: Final = 1_000_000
+"""The largest `concurrency` of a map."""
+
+
+async def sleep(duration: float | timedelta) -> None:
+    """Sleep for a duration in seconds, durably: the run costs a row meanwhile and survives the process.
+
+    Zero and less return at once. Raises `InvalidValueError` for NaN, infinity and more than a hundred years.
+    """
+    require_schedule("satay.sleep()")
+    await asyncio.sleep(checked_duration(duration, "the duration of satay.sleep()"))
+
+
+@overload
+async def wait_for_event(event: type[T], *, key: str | None = None, timeout: float | timedelta | None = None) -> T: ...
+@overload
+async def wait_for_event(event: str, *, key: str | None = None, timeout: float | timedelta | None = None) -> Any: ...
+async def wait_for_event(
+    event: type[Any] | str, *, key: str | None = None, timeout: float | timedelta | None = None
+) -> Any:
+    """Wait for an event of a type, given as its class or its name, that was sent with the same `key`.
+
+    An event that was sent before waits in the inbox; each is delivered once, first in, first out; waits that match the
+    same event are served in the order they began. Raises `EventTimeoutError` if none comes within `timeout` seconds; an
+    event that is there wins over a timeout that is due.
+    """
+    schedule = require_schedule("satay.wait_for_event()")
+    name = event_name(event)
+    seconds = None if timeout is None else checked_duration(timeout, f"timeout of the wait for event {name!r}")
+    codec = value_codec(Any if isinstance(event, str) else event)
+    return await _outcome(schedule.open_event_wait(name, codec, checked_key(key, f"key of the wait for event {name!r}"), seconds))
+
+
+async def map(
+    task: Task[[T], R],
+    items: Iterable[T],
+    *,
+    key: Callable[[T], str] | None = None,
+    concurrency: int | None = None,
+    return_exceptions: bool = False,
+) -> list[R]:
+    """Call a task for each item, side by side, and return the results in the order of the items.
+
+    With `key`, a call is named by its item's key instead of its ordinal, so items may come in another order later.
+    At most `concurrency` calls are outstanding at a time. When a call fails, the others are cancelled and its error is
+    raised; with `return_exceptions` errors take the place of results instead.
+
+    Raises `InvalidValueError` before anything is scheduled where `concurrency` is not at least 1, or keys are missing,
+    not texts, too long, or not unique: the message lists all of them.
+    """
+    schedule = require_schedule("satay.map()")
+    if concurrency is not None:
+        checked_count(concurrency, "concurrency of satay.map()", 1, MAX_CONCURRENCY)
+    everything = list(items)
+    keys: Sequence[str | None] = [None] * len(everything) if key is None else _item_keys(everything, key)
+    if key is not None:
+        schedule.check_keys(task.name, cast("Sequence[str]", keys))
+    gate = asyncio.Semaphore(concurrency if concurrency is not None else max(1, len(everything)))
+
+    async def branch(item: T, item_key: str | None) -> R:
+        async with gate:
+            return await task.call_durably(schedule, (item,), {}, item_key)
+
+    return cast(
+        "list[R]", await _gather([branch(*pair) for pair in zip(everything, keys, strict=True)], return_exceptions)
+    )
+
+
+@overload
+async def gather(one: Awaitable[T1], /) -> tuple[T1]: ...
+@overload
+async def gather(one: Awaitable[T1], two: Awaitable[T2], /) -> tuple[T1, T2]: ...
+@overload
+async def gather(one: Awaitable[T1], two: Awaitable[T2], three: Awaitable[T3], /) -> tuple[T1, T2, T3]: ...
+@overload
+async def gather(
+    one: Awaitable[T1], two: Awaitable[T2], three: Awaitable[T3], four: Awaitable[T4], /
+) -> tuple[T1, T2, T3, T4]: ...
+@overload
+async def gather(*awaitables: Awaitable[T], return_exceptions: bool = ...) -> tuple[T, ...]: ...
+async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
+    """Await several things side by side, as `asyncio.gather` does, but leave none behind.
+
+    When one fails, the others are cancelled, and awaited, before its error is raised.
+    """
+    require_schedule("satay.gather()")
+    return tuple(await _gather(awaitables, return_exceptions))
+
+
+class ChildHandle(Generic[R]):
+    """A child run, as its parent sees it."""
+
+    def __init__(self, call: PendingCall, run_id: str) -> None:
+        self._call = call
+        self.run_id = run_id
+
+    async def result(self) -> R:
+        """The child's result. Raises the child's error; giving up the wait does not cancel the child."""
+        return cast(R, await asyncio.shield(self._call.future))
+
+    def cancel(self) -> None:
+        """Cancel the child; a `result()` that waits raises `asyncio.CancelledError`."""
+        require_schedule("ChildHandle.cancel()").cancel_call(self._call)
+        self._call.future.cancel()
+
+
+def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | None = None) -> ChildHandle[R]:
+    """Start a workflow as a run of its own, linked to this one. It is cancelled when this run ends before it.
+
+    Its identity is the ordinal among the children of that workflow, or `key`. A child that has finished answers from its
+    own journal.
+    """
+    schedule = require_schedule("satay.start_child()")
+    checked_key(key, f"key of child workflow {workflow.name!r}")
+    call = schedule.open_child(workflow, () if input is MISSING else (input,), key)
+    return ChildHandle(call, call.run_id)
+
+
+def continue_as_new(input: Any = MISSING) -> NoReturn:
+    """End this run and go on as a new one of the same workflow with `input`, so that an endless one keeps a short journal.
+
+    Handles and parents follow to the new run. Events that were sent to this run and not taken go over to it.
+    """
+    require_schedule("satay.continue_as_new()")
+    raise ContinueAsNew(() if input is MISSING else (input,))
+
+
+def now() -> datetime:
+    """The moment, aware UTC, as the journal has it: the same on every replay."""
+    return require_schedule("satay.now()").now()
+
+
+def random() -> Random:
+    """The run's own source of chance: seeded from the journal, the same on every replay. Forks inherit the seed."""
+    return require_schedule("satay.random()").random
+
+
+def uuid4() -> uuid.UUID:
+    """A random UUID from the run's own source of chance."""
+    return uuid.UUID(int=random().getrandbits(128), version=4)
+
+
+def intervention() -> Any:
+    """What the fork that runs was given as its `intervention`, in a body or a task; None in a run that has none."""
+    schedule = current_schedule()
+    if schedule is not None:
+        return schedule.intervention
+    attempt = current_attempt.get()
+    if attempt is None:
+        raise UsageError("satay.intervention() was called outside a workflow and outside a task; it belongs to a run")
+    return attempt.task_context().intervention
+
+
+def get_logger() -> Any:
+    """A structlog logger, bound to run and workflow in a body, where it is silent while history is replayed."""
+    schedule = current_schedule()
+    if schedule is None:
+        return structlog.get_logger("satay")
+
+    def drop_replayed(logger: Any, method: str, event: Any) -> Any:
+        if schedule.is_replaying:
+            raise structlog.DropEvent
+        return event
+
+    config = structlog.get_config()
+    return structlog.wrap_logger(
+        config["logger_factory"](),
+        processors=[drop_replayed, *config["processors"]],
+        wrapper_class=config["wrapper_class"],
+        context_class=config["context_class"],
+        run_id=schedule.run_id,
+        workflow=schedule.workflow,
+    )
+
+
+def event_name(event: type[Any] | str) -> str:
+    """The name by which senders and waiters of an event find each other."""
+    name = event if isinstance(event, str) else default_name(event)
+    problem = name_problem(name)
+    if problem:
+        raise InvalidValueError(f"event name {shown(name)} cannot be used; {problem}")
+    return name
+
+
+def _item_keys(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
+    keys: list[str] = []
+    problems: list[str] = []
+    bad: list[str] = []
+    for position, item in enumerate(items):
+        try:
+            item_key = key(item)
+        except Exception as error:
+            problems.append(f"item {position}: key raised {error!r}")
+            continue
+        problem = key_problem(item_key) or ("this key came before" if item_key in keys else None)
+        if problem:
+            problems.append(f"item {position}: key {shown(item_key)}: {problem}")
+            bad.append(str(item_key))
+        keys.append(item_key)
+    if problems:
+        raise DuplicateKeyError(f"satay.map() was given keys that it cannot use: {'; '.join(problems)}", keys=bad)
+    return keys
+
+
+async def _outcome(call: PendingCall) -> Any:
+    try:
+        return await call.future
+    except BaseException:
+        require_schedule("a durable call").cancel_call(call)
+        raise
+
+
+async def _gather(awaitables: Iterable[Awaitable[Any]], return_exceptions: bool) -> list[Any]:
+    branches = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    try:
+        return await asyncio.gather(*branches, return_exceptions=return_exceptions)
+    except BaseException:
+        for branch in branches:
+            branch.cancel()
+        if branches:
+            await asyncio.wait(branches)
+        raise

@@ -1,0 +1,106 @@
+"""Writes the entries of one run: numbers, digests and payload layout, gathered into one append a turn."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from satay.clock import Clock
+from satay.journal import BLOB_THRESHOLD_BYTES, Append, Blob, Lease, NewRun, Wait, chain_digest
+from satay.model import VALUE_FIELD, Entry, RunStatus
+
+_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
+
+
+def lay_out(type: str, facts: str, text: str | None) -> tuple[str, Blob | None]:
+    """A payload in the fixed layout: the facts, then the value, or a reference to the blob that holds it."""
+    if text is None:
+        return f"{{{facts}}}", None
+    comma = "," if facts else ""
+    if len(text) <= BLOB_THRESHOLD_BYTES:
+        return f"{{{facts}{comma}{_MARK[type]}{text}}}", None
+    blob = Blob(hashlib.sha256(text.encode()).hexdigest(), text)
+    return f'{{{facts}{comma}"{VALUE_FIELD[type]}_blob":"{blob.sha256}"}}', blob
+
+
+def first_entry(type: str, at: int, facts: str, text: str | None, digest: bytes) -> tuple[Entry, list[Blob]]:
+    """Entry 1 of a journal, whose digest is the same in every journal."""
+    payload, blob = lay_out(type, facts, text)
+    return Entry(1, type, at, payload, digest), [] if blob is None else [blob]
+
+
+class Recorder:
+    """Numbers and chains the entries of one run, and gathers what belongs to the turn at hand."""
+
+    __slots__ = (
+        "_blobs",
+        "_clock",
+        "_closed",
+        "_entries",
+        "_opened",
+        "_successor",
+        "_taken",
+        "digest",
+        "head",
+        "lease",
+    )
+
+    def __init__(self, lease: Lease, clock: Clock, last: Entry) -> None:
+        self.lease = lease
+        self.head = last.seq
+        self.digest = last.digest
+        self._clock = clock
+        self._entries: list[Entry] = []
+        self._opened: Sequence[Wait] = ()
+        self._closed: Sequence[int] = ()
+        self._taken: Sequence[int] = ()
+        self._blobs: Sequence[Blob] = ()
+        self._successor: tuple[NewRun, Sequence[Entry], Sequence[Blob]] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the turn at hand has nothing to write."""
+        return not self._entries and not self._opened and not self._closed
+
+    def record(self, type: str, facts: str, text: str | None = None) -> Entry:
+        """Add an entry to the turn."""
+        payload, blob = lay_out(type, facts, text)
+        if blob is not None:
+            self._blobs = [*self._blobs, blob]
+        at = self._clock.now()
+        self.head += 1
+        self.digest = digest = chain_digest(self.digest, type, at, payload)
+        entry = Entry(self.head, type, at, payload, digest)
+        self._entries.append(entry)
+        return entry
+
+    def open_wait(self, wait: Wait) -> None:
+        self._opened = [*self._opened, wait]
+
+    def close_wait(self, call: int) -> None:
+        self._closed = [*self._closed, call]
+
+    def take_message(self, id: int) -> None:
+        self._taken = [*self._taken, id]
+
+    def continue_as(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob]) -> None:
+        self._successor = (run, entries, blobs)
+
+    def turn(self, status: RunStatus | None, wake_at: int | None) -> Append:
+        """What was gathered, as one append; the next turn begins empty."""
+        successor = self._successor
+        append = Append(
+            lease=self.lease,
+            entries=self._entries,
+            at=self._entries[-1].at if self._entries else self._clock.now(),
+            status=status,
+            wake_at=wake_at,
+            opened=self._opened,
+            closed=self._closed,
+            taken=self._taken,
+            blobs=self._blobs if successor is None else [*self._blobs, *successor[2]],
+            successor=None if successor is None else successor[:2],
+        )
+        self._entries = []
+        self._opened = self._closed = self._taken = self._blobs = ()
+        self._successor = None
+        return append

@@ -1,0 +1,306 @@
+"""Reading a journal back: the history that a replay follows, and the check that the code asks for the same schedule.
+
+A history is a sequence of *turns*: an outcome that was delivered, then the calls that the body issued because of it.
+The strict check walks entries in order: the n-th durable call of the code must be the n-th recorded one, in the same
+turn. The loose check, for runs that were told to tolerate other code, pairs calls by identity instead.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from satay.errors import JournalCorruptError, NondeterminismError, UnsupportedEntryError
+from satay.model import VALUE_FIELD, CallId, CallKind, Entry, EntryType
+
+CALL_KIND: Final[dict[str, CallKind]] = {
+    EntryType.TASK_SCHEDULED: CallKind.TASK,
+    EntryType.TIMER_CREATED: CallKind.TIMER,
+    EntryType.EVENT_WAIT_STARTED: CallKind.EVENT,
+    EntryType.CHILD_WORKFLOW_SCHEDULED: CallKind.CHILD,
+}
+"""The entry types that record a durable call."""
+
+OUTCOME_TYPES: Final[frozenset[str]] = frozenset(
+    {
+        EntryType.TASK_COMPLETED,
+        EntryType.TASK_FAILED,
+        EntryType.TIMER_FIRED,
+        EntryType.EXTERNAL_EVENT_RECEIVED,
+        EntryType.EVENT_WAIT_TIMED_OUT,
+        EntryType.CHILD_WORKFLOW_COMPLETED,
+        EntryType.CHILD_WORKFLOW_FAILED,
+        EntryType.WORKFLOW_CANCEL_REQUESTED,
+    }
+)
+"""The entry types that reach the body and begin a turn."""
+
+INFORMATIONAL_PREFIX: Final = "Noted"
+"""An unknown entry type that begins like this changes nothing in a replay and is passed over by older versions."""
+
+_KNOWN: Final[frozenset[str]] = frozenset(EntryType)
+_CALL_PREFIX: Final = '{"call":'
+_CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
+_VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
+
+
+class Divergence(NamedTuple):
+    """Where code and journal part: the position among durable calls, and what each of them has there.
+
+    `recorded` is a call, or the sentence part that says which outcome comes next; `issued` is None where the code
+    issued no call.
+    """
+
+    position: int
+    recorded: CallId | str
+    issued: CallId | None
+
+
+class Identified(Protocol):
+    """A call that can say which one it is."""
+
+    @property
+    def identity(self) -> CallId: ...
+
+
+def value_text(entry: Entry) -> str | None:
+    """The text of the user's value in an entry, cut out without parsing; None if it has none or keeps it in a blob."""
+    mark = _VALUE_MARK.get(entry.type)
+    if mark is None:
+        return None
+    payload = entry.payload
+    if payload.startswith(mark, 1):
+        return payload[1 + len(mark) : -1]
+    start = payload.find("," + mark)
+    return None if start < 0 else payload[start + 1 + len(mark) : -1]
+
+
+def blob_reference(entry: Entry) -> str | None:
+    """The SHA-256 of the blob that holds an entry's value, or None."""
+    field = VALUE_FIELD.get(entry.type)
+    if field is None:
+        return None
+    mark = f'"{field}_blob":"'
+    if not entry.payload.endswith('"}'):
+        return None
+    start = entry.payload.rfind(mark)
+    digest = entry.payload[start + len(mark) : -2]
+    return digest if start > 0 and len(digest) == 64 and digest.isalnum() else None
+
+
+def outcome_call(entry: Entry) -> int:
+    """The seq of the call that an outcome entry answers."""
+    payload = entry.payload
+    end = _CALL_PREFIX_LENGTH
+    length = len(payload)
+    while end < length and payload[end].isdigit():
+        end += 1
+    if not payload.startswith(_CALL_PREFIX) or end == _CALL_PREFIX_LENGTH:
+        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say which call it answers")
+    return int(payload[_CALL_PREFIX_LENGTH:end])
+
+
+def facts(entry: Entry) -> dict[str, Any]:
+    """An entry's payload as plain data."""
+    try:
+        parsed = json.loads(entry.payload)
+    except ValueError as error:
+        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) is not valid JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) is not a JSON object")
+    return parsed
+
+
+def recorded_call(entry: Entry) -> CallId:
+    """The identity of the call that an entry records."""
+    kind = CALL_KIND[entry.type]
+    known = facts(entry)
+    index = known["key"] if "key" in known else known["ordinal"]
+    return CallId(kind, known[kind.value], index)
+
+
+def is_passed_over(type: str) -> bool:
+    """Whether an entry of this type neither records a call nor reaches the body. Raises for one that is not understood."""
+    if type in CALL_KIND or type in OUTCOME_TYPES:
+        return False
+    if type in _KNOWN or type.startswith(INFORMATIONAL_PREFIX):
+        return True
+    raise UnsupportedEntryError(
+        f"the journal holds an entry of type {type!r}, which this version of satay does not know and must not ignore; "
+        "drive the run with the version that wrote it, or a later one"
+    )
+
+
+class StrictReplay:
+    """Follows a history and insists on the recorded schedule.
+
+    The driver alternates: `match` for each call that the body issues in a turn, then `next_outcome` once the body is
+    idle. `match` answers None for a call beyond the history, which is to be made for real.
+    """
+
+    def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
+        self._entries = entries
+        self._passed_over = passed_over
+        self._at = 1
+        self._matched = 0
+        self._skip()
+
+    def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
+        """The entry that records the issued call, a divergence, or None beyond the history.
+
+        `head` is the first members of the payload, without a brace, which name the call.
+        """
+        if self._at >= len(self._entries):
+            return None
+        entry = self._entries[self._at]
+        payload = entry.payload
+        if entry.type != entry_type or not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
+            return Divergence(self._matched, _recorded(entry), call.identity)
+        self._matched += 1
+        self._at += 1
+        if self._at < len(self._entries):
+            self._skip()
+        return entry
+
+    def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
+        """The outcome that begins the next turn; a divergence if the body should have issued another call first."""
+        if self._at >= len(self._entries):
+            return None
+        entry = self._entries[self._at]
+        if entry.type in CALL_KIND or is_body_done:
+            return Divergence(self._matched, _recorded(entry), None)
+        self._at += 1
+        if self._at < len(self._entries):
+            self._skip()
+        return entry
+
+    def _skip(self) -> None:
+        entries = self._entries
+        while self._at < len(entries):
+            entry = entries[self._at]
+            type = entry.type
+            if type in OUTCOME_TYPES or type in CALL_KIND or not is_passed_over(type):
+                return
+            self._passed_over(entry)
+            self._at += 1
+
+
+class LooseReplay:
+    """Follows a history by identity: a call that was recorded anywhere is answered from there, others are new.
+
+    The first difference is told to `differed`.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        passed_over: Callable[[Entry], None],
+        differed: Callable[[Divergence], None],
+    ) -> None:
+        self._calls: dict[CallId, Entry] = {}
+        self._outcomes: list[Entry] = []
+        self._differed: Callable[[Divergence], None] | None = differed
+        for entry in entries[1:]:
+            if entry.type in CALL_KIND:
+                self._calls[recorded_call(entry)] = entry
+            elif is_passed_over(entry.type):
+                passed_over(entry)
+            else:
+                self._outcomes.append(entry)
+        self._at = 0
+        self._matched = 0
+
+    def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
+        entry = self._calls.pop(call.identity, None)
+        if entry is None and (self._calls or self._at < len(self._outcomes)):
+            self._tell(Divergence(self._matched, "another schedule", call.identity))
+        self._matched += entry is not None
+        return entry
+
+    def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
+        if self._at >= len(self._outcomes):
+            return None
+        if is_body_done:
+            self._tell(Divergence(self._matched, "another schedule", None))
+            return None
+        self._at += 1
+        return self._outcomes[self._at - 1]
+
+    def _tell(self, divergence: Divergence) -> None:
+        if self._differed is not None:
+            self._differed(divergence)
+            self._differed = None
+
+
+def divergence_error(divergence: Divergence, run_id: str, source_line: str | None, ended: bool) -> NondeterminismError:
+    """The error that says where the code left the recorded schedule, and what to do about it."""
+    recorded, issued = _spell(divergence.recorded, divergence.issued), _spell(divergence.issued, divergence.recorded)
+    told = f"code issued {issued}" if issued else "code ended" if ended else "code issued nothing"
+    where = f" at {source_line}" if source_line else ""
+    return NondeterminismError(
+        f"durable call {divergence.position} diverged: journal recorded {recorded}, {told}{where}. "
+        f"Nothing was executed or recorded; drive run {run_id!r} with code that makes the recorded calls in the "
+        "recorded order, or fork it before this call",
+        run_id=run_id,
+        position=divergence.position,
+        recorded=recorded,
+        issued=issued,
+        source_line=source_line,
+    )
+
+
+_SPELLING: Final[dict[CallKind, str]] = {
+    CallKind.TASK: "{!r}",
+    CallKind.TIMER: "a timer",
+    CallKind.EVENT: "a wait for {!r}",
+    CallKind.CHILD: "child workflow {!r}",
+}
+
+
+def _spell(call: CallId | str | None, other: CallId | str | None) -> str | None:
+    """A call in words; with its ordinal or key only where the name alone would not tell it from the other one."""
+    if not isinstance(call, CallId):
+        return call
+    is_same_name = isinstance(other, CallId) and call[:2] == other[:2]
+    return _SPELLING[call.kind].format(str(call) if is_same_name else call.name)
+
+
+def _recorded(entry: Entry) -> CallId | str:
+    if entry.type in CALL_KIND:
+        return recorded_call(entry)
+    if entry.type == EntryType.WORKFLOW_CANCEL_REQUESTED:
+        return "the request to cancel"
+    return f"the outcome of the call at entry {outcome_call(entry)}"
+
+
+def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
+    """The calls that the body gave up on, by seq."""
+    return frozenset([outcome_call(entry) for entry in entries if entry.type == EntryType.CALL_CANCELLED])
+
+
+def needed_blobs(entries: Sequence[Entry]) -> set[str]:
+    """The blobs that a replay of these entries reads: the input of the run, every outcome, and open calls."""
+    outstanding = open_calls(entries)
+    needed = (
+        blob_reference(entry)
+        for entry in entries
+        if entry.seq == 1 or entry.seq in outstanding or entry.type in OUTCOME_TYPES
+    )
+    return {digest for digest in needed if digest is not None}
+
+
+def referenced_blobs(entries: Iterable[Entry]) -> set[str]:
+    """Every blob that these entries refer to."""
+    return {digest for entry in entries if (digest := blob_reference(entry)) is not None}
+
+
+def open_calls(entries: Iterable[Entry]) -> dict[int, Entry]:
+    """The recorded calls that no outcome answers and no cancellation ended, by seq, in order."""
+    outstanding: dict[int, Entry] = {}
+    for entry in entries:
+        if entry.type in CALL_KIND:
+            outstanding[entry.seq] = entry
+        elif entry.type == EntryType.CALL_CANCELLED or (
+            entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED
+        ):
+            outstanding.pop(outcome_call(entry), None)
+    return outstanding

@@ -1,0 +1,793 @@
+"""Drives the runs of one process: makes and evicts drives, runs attempts, wakes what is due, and takes messages.
+
+A drive is stepped from plain callbacks of the event loop only. What needs the journal's answer first is a background
+task that ends by scheduling such a callback. A run that only waits stays in memory while there is room; then it is a row
+with a wake-up time, and is rebuilt when that comes.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from satay.attempts import Attempt
+from satay.calls import Arrival, ChildCall, TaskCall
+from satay.clock import MICROSECONDS, Alarm, Chance, Clock
+from satay.definitions import Workflow, find_workflow, workflows
+from satay.drive import Drive, DriveSettings
+from satay.errors import (
+    AppClosedError,
+    JournalConflictError,
+    JournalCorruptError,
+    JournalError,
+    LeaseHeldError,
+    NeedsDecisionError,
+    RunConflictError,
+    RunExistsError,
+    RunNotFoundError,
+    SatayError,
+    WorkflowCancelledError,
+)
+from satay.failures import encode_failure
+from satay.journal import CANCEL_REQUESTED, CHILD_ENDED, DECISION, MAX_PAGE, Blob, Claim, Journal, NewRun, Owner
+from satay.model import TERMINAL_ENTRIES, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
+from satay.origin import Origin, origin_of, workflow_created
+from satay.processes import enter, is_dead, leave, this_process
+from satay.replay import Divergence, blob_reference, facts, needed_blobs, value_text
+from satay.threads import DEFAULT_THREADS, ThreadPool
+
+log = structlog.get_logger("satay")
+
+WAKES_PER_SWEEP: Final = 500
+"""How many runs are woken, or taken over, by one look at the journal."""
+
+HEARTBEATS_PER_LEASE: Final = 3
+"""How often the owner's row is renewed within the time of a lease."""
+
+MAX_STALE_DUES: Final = 256
+"""How many wake-up times of drives that are gone may lie about before they are cleared away."""
+
+STOPPING_SECONDS: Final = 1.0
+"""How long attempts that are cancelled at closing may take to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """How one process drives runs. Times in seconds.
+
+    `lease_seconds`: after this long without a heartbeat other processes may take its runs over. `poll_seconds`: how
+    often the journal is asked for messages that other processes sent. `grace_seconds`: how long running attempts may
+    take to finish when the app closes. `max_resident`: how many waiting runs stay in memory.
+    """
+
+    recover: bool = False
+    lease_seconds: float = 15.0
+    poll_seconds: float = 0.5
+    grace_seconds: float = 5.0
+    max_resident: int = 4096
+    max_threads: int = DEFAULT_THREADS
+    drive: DriveSettings = field(default_factory=DriveSettings)
+
+
+class Ending(NamedTuple):
+    """How a run ended: its status, and the text of its result or error."""
+
+    status: RunStatus
+    text: str | None
+    continued_as: str | None
+
+
+class Scheduler:
+    """Drives runs on the running event loop. Made by an app, which opens and closes it."""
+
+    def __init__(self, journal: Journal, clock: Clock, chance: Chance, settings: SchedulerSettings) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.chance = chance
+        self.settings = settings
+        self.drive_settings = settings.drive
+        self.owner_id = chance.new_id()
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._threads = ThreadPool(settings.max_threads)
+        self._drives: dict[str, Drive] = {}
+        self._parked: OrderedDict[str, Drive] = OrderedDict()
+        self._taking_over: dict[str, asyncio.Task[Drive | None]] = {}
+        self._looking: set[str] = set()
+        self._look_again: set[str] = set()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._attempts: set[asyncio.Task[Any]] = set()
+        self._dues: list[tuple[int, str]] = []
+        self._alarm: tuple[int, Alarm] | None = None
+        self._sleepers_due: int | None = None
+        self._endings: dict[str, list[asyncio.Future[None]]] = {}
+        self._news: dict[str, asyncio.Future[None]] = {}
+        self._failures: dict[str, BaseException] = {}
+        self._seen_message = 0
+        self._is_closing = False
+        self._beat: asyncio.Task[None] | None = None
+        self._poll: asyncio.Task[None] | None = None
+
+    # --- opening and closing ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Register as an owner, and begin to look for what is due."""
+        enter(self.owner_id)
+        await self.journal.heartbeat(self._owner())
+        self._seen_message, _ = await self.journal.deliverable(1 << 62, 1)
+        self._beat = self._loop.create_task(self._keep_lease(), context=self._context.copy())
+        self._poll = self._loop.create_task(self._keep_looking(), context=self._context.copy())
+
+    async def close(self) -> None:
+        """Let running attempts finish within the grace time, write what they brought, and give every run back."""
+        self._is_closing = True
+        if self._poll is not None:
+            await _cancelled(self._poll)
+        try:
+            await self._drain()
+        finally:
+            leave(self.owner_id)
+            if self._beat is not None:
+                await _cancelled(self._beat)
+            if self._alarm is not None:
+                self._alarm[1].cancel()
+            for task in list(self._background):
+                await _cancelled(task)
+            self._threads.close()
+            for drive in list(self._drives.values()):
+                drive.suspend()
+            self._drives.clear()
+            self._parked.clear()
+            for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
+                waiter.cancel()
+
+    async def _drain(self) -> None:
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
+        unfinished = [drive for drive in self._drives.values() if drive.is_live and not drive.is_ended and drive.active]
+        suspensions = [drive.suspension() for drive in unfinished]
+        for task in self._attempts:
+            task.cancel()
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=STOPPING_SECONDS)
+        await asyncio.gather(*map(self.journal.append, suspensions), return_exceptions=True)
+        await self.journal.retire(self.owner_id)
+
+    # --- for tests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing goes on but attempts: the rest waits for them, for time, or for a message."""
+        is_working = self._background or self._taking_over or self._looking
+        return not is_working and all(drive.is_still for drive in self._drives.values())
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts run."""
+        return len(self._attempts)
+
+    def working(self) -> "set[asyncio.Task[Any]]":
+        """The tasks of attempts and of background work."""
+        return {*self._attempts, *self._background, *self._taking_over.values()}
+
+    def abandon(self) -> "set[asyncio.Task[Any]]":
+        """Stop as a process does that is killed: no body runs on, nothing is given back. The tasks that are left to end.
+
+        Its runs belong to a dead owner from here on.
+        """
+        self._is_closing = True
+        leave(self.owner_id)
+        for drive in self._drives.values():
+            drive.suspend()
+        self._drives.clear()
+        self._parked.clear()
+        if self._alarm is not None:
+            self._alarm[1].cancel()
+        ending = {*self.working(), *(task for task in (self._beat, self._poll) if task is not None)}
+        for task in ending:
+            task.cancel()
+        self._threads.close()
+        for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
+            waiter.cancel()
+        return ending
+
+    # --- this process as an owner -------------------------------------------------------------------------------------
+
+    def _owner(self) -> Owner:
+        return this_process(self.owner_id, self.clock.now() + round(self.settings.lease_seconds * MICROSECONDS))
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lease_seconds / HEARTBEATS_PER_LEASE)
+            try:
+                await self.journal.heartbeat(self._owner())
+            except JournalError as error:
+                log.warning("lease.not_renewed", owner=self.owner_id, error=str(error))
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, definition: Workflow[..., Any], run_id: str, input_text: str, start_key: str | None, parent_id: str | None
+    ) -> None:
+        """Create a run and drive it. Raises `RunExistsError`."""
+        now = self.clock.now()
+        origin = Origin(run_id, self.chance.new_seed(), now, input_text, parent_id)
+        entry, blobs = workflow_created(definition, origin, now)
+        lease = await self.journal.create(self._new_run(definition, origin, now, start_key), [entry], blobs)
+        self.adopt(Drive(self, lease, definition, origin, [entry], {}), resumed=False)
+
+    def adopt(self, drive: Drive, resumed: bool) -> None:
+        """Begin a drive whose lease this scheduler holds."""
+        self._drives[drive.run_id] = drive
+        self._failures.pop(drive.run_id, None)
+        self._loop.call_soon(self._begin, drive, resumed, context=self._context)
+
+    def _begin(self, drive: Drive, resumed: bool) -> None:
+        if self._is_closing or drive.is_suspended:
+            return
+        try:
+            drive.begin(resumed)
+        except SatayError as error:
+            drive.suspend()
+            self.drive_stopped(drive, error)
+
+    async def take_over(self, run_id: str) -> Drive | None:
+        """Drive a run that nobody drives. The drive, also where it is driven here already; None if it is held or ended.
+
+        Raises `UnknownWorkflowError` and what reading the journal raises.
+        """
+        drive = self._drives.get(run_id)
+        if drive is not None:
+            return drive
+        task = self._taking_over.get(run_id)
+        if task is None:
+            task = self._loop.create_task(self._take_over(run_id), context=self._context.copy())
+            self._taking_over[run_id] = task
+            task.add_done_callback(lambda _: self._taking_over.pop(run_id, None))
+        return await asyncio.shield(task)
+
+    async def _take_over(self, run_id: str) -> Drive | None:
+        record = await self.journal.record(run_id)
+        if record is None or record.status.is_terminal or self._is_closing:
+            return None
+        definition = find_workflow(record.workflow, run_id)
+        claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
+        if claim is None:
+            if not await self._retire_dead(record.owner):
+                return None
+            claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
+        return None if claim is None else await self._load(claim, definition)
+
+    async def _retire_dead(self, owner_id: str | None) -> bool:
+        for owner in await self.journal.owners():
+            if owner.id == owner_id and is_dead(owner):
+                await self.journal.retire(owner.id)
+                return True
+        return False
+
+    async def _load(self, claim: Claim, definition: Workflow[..., Any]) -> Drive:
+        try:
+            entries = await self.read_all(claim.lease.run_id)
+            blobs = await self.journal.blobs(needed_blobs(entries))
+            origin = origin_of(claim.lease.run_id, entries, blobs)
+            drive = Drive(self, claim.lease, definition, origin, entries, blobs)
+        except BaseException:
+            await self.journal.release(claim.lease, claim.before)
+            raise
+        drive.before = claim.before
+        self.adopt(drive, resumed=claim.before.status == RunStatus.RUNNING and len(entries) > 1)
+        if claim.before.parent_id is not None:
+            self._spawn(self._cancel_with_parent(drive, claim.before.parent_id))
+        return drive
+
+    async def _cancel_with_parent(self, drive: Drive, parent_id: str) -> None:
+        parent = await self.journal.record(parent_id)
+        if parent is not None and parent.status.is_terminal:
+            await self.cancel(drive.run_id)
+
+    async def read_all(self, run_id: str) -> list[Entry]:
+        """The whole journal of a run."""
+        entries: list[Entry] = []
+        while True:
+            page = await self.journal.read(run_id, after=len(entries), limit=MAX_PAGE)
+            entries += page
+            if len(page) < MAX_PAGE:
+                return entries
+
+    async def cancel(self, run_id: str) -> None:
+        """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
+        await self.post(run_id, CANCEL_REQUESTED, None, None, "null")
+
+    async def post(self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str) -> bool:
+        """Put a message in the inbox, and wake the run that it can be delivered to, if this process drives it."""
+        posted = await self.journal.post(run_id, type, key, event_id, payload, self.clock.now())
+        if posted.receiver is not None:
+            self._wake_for_message(posted.receiver)
+        return posted.id is not None
+
+    # --- what drives ask for ------------------------------------------------------------------------------------------
+
+    def start_attempt(self, drive: Drive, call: TaskCall) -> None:
+        if self._is_closing:
+            return
+        attempt = Attempt(drive, call)
+        task = self._loop.create_task(
+            attempt.run(self.clock, self._threads, self.drive_settings.allow_pickle), context=self._context.copy()
+        )
+        call.running = task
+        self._attempts.add(task)
+        task.add_done_callback(partial(self._attempt_done, drive, attempt))
+
+    def _attempt_done(self, drive: Drive, attempt: Attempt, task: "asyncio.Task[tuple[str, Any]]") -> None:
+        self._attempts.discard(task)
+        call = attempt.call
+        call.running = None
+        if task.cancelled():
+            cancelled_itself = not task.cancelling()
+            if cancelled_itself and drive.calls.get(call.seq) is call and not drive.is_suspended:
+                drive.attempt_failed(call, asyncio.CancelledError("the task cancelled itself"), attempt.usage_facts())
+            return
+        error = task.exception()
+        if drive.is_suspended:
+            return
+        if error is not None:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                return
+            drive.attempt_failed(call, error, attempt.usage_facts())
+            return
+        text, value = task.result()
+        facts = f'"call":{call.seq}{attempt.usage_facts()}'
+        drive.arrive(Arrival(EntryType.TASK_COMPLETED, call, facts, text, value, True))
+
+    def stop_attempt(self, drive: Drive, call: TaskCall) -> None:
+        if call.running is not None:
+            call.running.cancel()
+
+    def start_child(self, drive: Drive, call: ChildCall) -> None:
+        if not self._is_closing:
+            self._spawn(self._start_child(drive, call))
+
+    def stop_child(self, drive: Drive, call: ChildCall) -> None:
+        self._spawn(self._stop_child(drive.run_id, call.run_id))
+
+    def look_for_messages(self, drive: Drive) -> None:
+        if self._is_closing:
+            return
+        if drive.run_id in self._looking:
+            # What is asked for now may have been committed after the look that is under way.
+            self._look_again.add(drive.run_id)
+            return
+        self._looking.add(drive.run_id)
+        self._spawn(self._look_for_messages(drive))
+
+    def wake_at(self, drive: Drive, due: int) -> None:
+        if drive.armed_for is not None and drive.armed_for <= due:
+            return
+        drive.armed_for = due
+        heapq.heappush(self._dues, (due, drive.run_id))
+        self._set_alarm()
+
+    def turn_committed(self, drive: Drive) -> None:
+        self._tell_news(drive.run_id)
+        if drive.is_undecided:
+            self._tell(drive.run_id)
+        if not drive.is_quiet:
+            self._parked.pop(drive.run_id, None)
+            return
+        self._parked[drive.run_id] = drive
+        self._parked.move_to_end(drive.run_id)
+        while len(self._parked) > self.settings.max_resident:
+            _, oldest = self._parked.popitem(last=False)
+            if oldest.is_quiet:
+                self._evict(oldest)
+
+    def _evict(self, drive: Drive) -> None:
+        due = drive.earliest()
+        drive.suspend()
+        drive.armed_for = None
+        self._drives.pop(drive.run_id, None)
+        if len(self._dues) > MAX_STALE_DUES + 2 * len(self._drives):
+            self._dues = [(due, run_id) for due, run_id in self._dues if self._is_armed(run_id, due)]
+            heapq.heapify(self._dues)
+        if due is not None and (self._sleepers_due is None or due < self._sleepers_due):
+            self._sleepers_due = due
+            self._set_alarm()
+
+    def _is_armed(self, run_id: str, due: int) -> bool:
+        drive = self._drives.get(run_id)
+        return drive is not None and drive.armed_for == due
+
+    def drive_ended(self, drive: Drive) -> None:
+        self._forget(drive)
+        self._tell_news(drive.run_id)
+        self._tell(drive.run_id)
+        if drive.successor_id is not None:
+            self._spawn(self._take_over_quietly(drive.successor_id))
+        if drive.parent_id is not None:
+            parent = self._drives.get(drive.parent_id)
+            if parent is not None:
+                self.look_for_messages(parent)
+            else:
+                self._spawn(self._wake_if_ours(drive.parent_id))
+
+    def drive_stopped(self, drive: Drive, error: BaseException) -> None:
+        self._forget(drive)
+        for call in drive.running():
+            if call.running is not None:
+                call.running.cancel()
+        if isinstance(error, JournalConflictError):
+            log.info("run.lost", run_id=drive.run_id, error=str(error))
+            self._spawn(self._try_again(drive.run_id))
+            return
+        log.error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
+        self._failures[drive.run_id] = error
+        self._tell(drive.run_id)
+        self._spawn(self._give_back(drive))
+
+    def schedule_differed(self, drive: Drive, divergence: Divergence) -> None:
+        if self.drive_settings.nondeterminism == "warn":
+            log.warning(
+                "run.diverged",
+                run_id=drive.run_id,
+                position=divergence.position,
+                issued=None if divergence.issued is None else str(divergence.issued),
+            )
+
+    def successor(self, drive: Drive, input_text: str) -> tuple[NewRun, Sequence[Entry], Sequence[Blob]]:
+        now = self.clock.now()
+        origin = Origin(continued_run_id(drive.run_id), self.chance.new_seed(), now, input_text, drive.parent_id)
+        entry, blobs = workflow_created(drive.definition, origin, now)
+        return self._new_run(drive.definition, origin, now, None), [entry], blobs
+
+    def _new_run(self, definition: Workflow[..., Any], origin: Origin, now: int, start_key: str | None) -> NewRun:
+        return NewRun(
+            run_id=origin.root_run_id,
+            workflow=definition.name,
+            created_at=now,
+            owner=self.owner_id,
+            code_version=definition.code_version,
+            parent_id=origin.parent_id,
+            start_key=start_key,
+        )
+
+    # --- endings ------------------------------------------------------------------------------------------------------
+
+    async def ending(self, run_id: str, *, drive: bool) -> Ending:
+        """Wait until a run has ended. With `drive`, take it over when nobody drives it.
+
+        Raises what keeps the run from going on: `NondeterminismError`, `NeedsDecisionError`, `UnknownWorkflowError`, a
+        `JournalError`, or `LeaseHeldError` where nobody drives the run and `drive` is false.
+        """
+        while True:
+            if run_id not in self._drives:
+                record = await self._required(run_id)
+                if record.status.is_terminal:
+                    return await self._read_ending(record)
+                if record.status == RunStatus.NEEDS_DECISION:
+                    raise self._undecided(run_id)
+                self._raise_failure(run_id)
+                if drive:
+                    await self.take_over(run_id)
+                elif await self._is_nobodys(record):
+                    raise LeaseHeldError(
+                        f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume",
+                        run_id=run_id,
+                    )
+            await self._until_news(run_id)
+            self._raise_failure(run_id)
+
+    async def _until_news(self, run_id: str) -> None:
+        """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
+        driven = self._drives.get(run_id)
+        if driven is not None and driven.is_undecided and driven.is_still:
+            raise self._undecided(run_id)
+        news = self._loop.create_future()
+        self._endings.setdefault(run_id, []).append(news)
+        try:
+            await asyncio.wait((news,), timeout=None if driven is not None else self.settings.poll_seconds)
+        finally:
+            waiting = self._endings.get(run_id, [])
+            if news in waiting:
+                waiting.remove(news)
+            if not waiting:
+                self._endings.pop(run_id, None)
+        if news.cancelled():
+            raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
+
+    def news_of(self, run_id: str) -> "asyncio.Future[None]":
+        """Done when this process next writes to the run's journal; never, where another process drives the run."""
+        news = self._news.get(run_id)
+        if news is None or news.done():
+            news = self._news[run_id] = self._loop.create_future()
+        return news
+
+    async def retry(self, run_id: str) -> None:
+        """Take a run over, also one that stopped here with an error before."""
+        self._failures.pop(run_id, None)
+        await self.take_over(run_id)
+
+    def _tell_news(self, run_id: str) -> None:
+        if self._news:
+            news = self._news.pop(run_id, None)
+            if news is not None and not news.done():
+                news.set_result(None)
+
+    def _tell(self, run_id: str) -> None:
+        for news in self._endings.pop(run_id, ()):
+            if not news.done():
+                news.set_result(None)
+
+    def _raise_failure(self, run_id: str) -> None:
+        failure = self._failures.get(run_id)
+        if failure is not None:
+            raise failure
+
+    def _undecided(self, run_id: str) -> NeedsDecisionError:
+        return NeedsDecisionError(
+            f"run {run_id!r} stopped at an external call of which nobody knows whether it took effect; find out, then "
+            'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
+            run_id=run_id,
+        )
+
+    async def _required(self, run_id: str) -> RunRecord:
+        record = await self.journal.record(run_id)
+        if record is None:
+            raise RunNotFoundError(f"there is no run {run_id!r} in this journal", run_id=run_id)
+        return record
+
+    async def _is_nobodys(self, record: RunRecord) -> bool:
+        if record.status != RunStatus.RUNNING:
+            return False
+        now = self.clock.now()
+        owners = await self.journal.owners()
+        return not any(owner.id == record.owner and owner.expires_at > now and not is_dead(owner) for owner in owners)
+
+    async def _read_ending(self, record: RunRecord) -> Ending:
+        last = await self.journal.last(record.run_id)
+        if last is None or last.type not in TERMINAL_ENTRIES:
+            raise JournalCorruptError(f"run {record.run_id!r} is {record.status}, but its journal does not end so")
+        text = value_text(last)
+        reference = blob_reference(last) if text is None else None
+        if reference is not None:
+            text = (await self.journal.blobs([reference]))[reference]
+        return Ending(record.status, text, facts(last).get("continued_as") if text is None else None)
+
+    # --- background ---------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, context=self._context.copy())
+        self._background.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background.failed", error=repr(task.exception()))
+
+    def _forget(self, drive: Drive) -> None:
+        if self._drives.get(drive.run_id) is drive:
+            del self._drives[drive.run_id]
+        self._parked.pop(drive.run_id, None)
+
+    async def _give_back(self, drive: Drive) -> None:
+        with suppress(JournalError):
+            await self.journal.release(drive.lease, drive.before)
+
+    async def _try_again(self, run_id: str) -> None:
+        """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
+        try:
+            await self.take_over(run_id)
+        finally:
+            self._tell(run_id)
+
+    async def _look_for_messages(self, drive: Drive) -> None:
+        drive.forget_landed_messages()
+        try:
+            messages = await self.journal.messages(drive.run_id)
+        finally:
+            self._looking.discard(drive.run_id)
+        if messages:
+            self._loop.call_soon(self._hand_over, drive, messages, context=self._context)
+        if drive.run_id in self._look_again:
+            self._look_again.discard(drive.run_id)
+            self.look_for_messages(drive)
+
+    def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
+        if drive.is_suspended or drive.is_ended or self._is_closing:
+            return
+        for message in messages:
+            if drive.take_in_hand(message.id) and not self._hand_over_one(drive, message):
+                drive.put_back(message.id)
+
+    def _hand_over_one(self, drive: Drive, message: Message) -> bool:
+        """Give a message to the drive; false if nothing there can use it now."""
+        if message.type == CANCEL_REQUESTED:
+            drive.request_cancel(message.id)
+        elif message.type == CHILD_ENDED:
+            call = drive.child_call(message.key)
+            if call is None:
+                return False
+            self._spawn(self._child_ended(drive, call, message.id))
+        elif message.type == DECISION:
+            drive.decide(json.loads(message.payload), message.id)
+        else:
+            return drive.receive(message)
+        return True
+
+    async def _start_child(self, drive: Drive, call: ChildCall) -> None:
+        assert call.input_text is not None
+        child_id = call.run_id
+        try:
+            await self.create(call.workflow, child_id, call.input_text, None, drive.run_id)
+        except RunExistsError:
+            await self._attach_child(drive, call)
+        if drive.calls.get(call.seq) is not call and not drive.is_suspended:
+            await self._stop_child(drive.run_id, child_id)
+
+    async def _attach_child(self, drive: Drive, call: ChildCall) -> None:
+        record = await self._required(call.run_id)
+        if record.parent_id != drive.run_id:
+            error = RunConflictError(
+                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another run "
+                "already; give the call a key",
+                run_id=call.run_id,
+            )
+            arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error))
+            self._loop.call_soon(drive.arrive, arrival, context=self._context)
+        elif record.status.is_terminal:
+            await self._child_ended(drive, call, None)
+        else:
+            await self.take_over(call.run_id)
+
+    async def _child_ended(self, drive: Drive, call: ChildCall, taken: int | None) -> None:
+        ending = await self._read_ending(await self._required(call.run_id))
+        if ending.continued_as is not None:
+            self._loop.call_soon(drive.follow_child, call, ending.continued_as, taken, context=self._context)
+            return
+        is_completed = ending.status == RunStatus.COMPLETED
+        type = EntryType.CHILD_WORKFLOW_COMPLETED if is_completed else EntryType.CHILD_WORKFLOW_FAILED
+        text = ending.text
+        if ending.status == RunStatus.CANCELLED:
+            text = encode_failure(
+                WorkflowCancelledError(f"child run {call.run_id!r} was cancelled", run_id=call.run_id)
+            )
+        arrival = Arrival(type, call, f'"call":{call.seq}', text, taken=taken)
+        self._loop.call_soon(drive.arrive, arrival, context=self._context)
+
+    async def _stop_child(self, parent_id: str, run_id: str) -> None:
+        record = await self.journal.record(run_id)
+        if record is not None and record.parent_id == parent_id and not record.status.is_terminal:
+            await self.cancel(run_id)
+
+    # --- waking -------------------------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        dues = self._dues
+        earliest = dues[0][0] if dues else None
+        if self._sleepers_due is not None and (earliest is None or self._sleepers_due < earliest):
+            earliest = self._sleepers_due
+        if earliest is None or self._is_closing:
+            return
+        if self._alarm is not None:
+            if self._alarm[0] <= earliest:
+                return
+            self._alarm[1].cancel()
+        self._alarm = (earliest, self.clock.call_at(earliest, self._ring))
+
+    def _ring(self) -> None:
+        self._alarm = None
+        now = self.clock.now()
+        dues = self._dues
+        while dues and dues[0][0] <= now:
+            due, run_id = heapq.heappop(dues)
+            drive = self._drives.get(run_id)
+            if drive is not None and drive.armed_for == due and not drive.is_suspended:
+                drive.armed_for = None
+                self._fire(drive)
+        if self._sleepers_due is not None and self._sleepers_due <= now:
+            self._sleepers_due = None
+            self._spawn(self._wake_sleepers())
+        self._set_alarm()
+
+    def _fire(self, drive: Drive) -> None:
+        """Deliver what is due; a message that is there wins over a timeout, so a drive that waits for one looks first."""
+        if drive.open_waits:
+            self._spawn(self._look_then_fire(drive))
+        else:
+            drive.fire_due(self.clock.now())
+
+    async def _look_then_fire(self, drive: Drive) -> None:
+        await self._look_for_messages(drive)
+        self._loop.call_soon(self._fire_now, drive, context=self._context)
+
+    def _fire_now(self, drive: Drive) -> None:
+        if not drive.is_suspended and not drive.is_ended:
+            drive.fire_due(self.clock.now())
+
+    async def _wake_sleepers(self) -> None:
+        """Rebuild the waiting runs that are due and not in memory."""
+        whose = None if self.settings.recover else self.owner_id
+        due = await self.journal.due(self.clock.now(), whose, WAKES_PER_SWEEP)
+        await self._take_over_all(due)
+        if len(due) == WAKES_PER_SWEEP:
+            self._spawn(self._wake_sleepers())
+        else:
+            await self._plan_next_sweep(whose)
+
+    async def _plan_next_sweep(self, whose: str | None) -> None:
+        next_wake = await self.journal.next_wake(whose)
+        if next_wake is not None:
+            next_wake = max(next_wake, self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS))
+        if next_wake is not None and (self._sleepers_due is None or next_wake < self._sleepers_due):
+            self._sleepers_due = next_wake
+            self._set_alarm()
+
+    async def _take_over_quietly(self, run_id: str) -> None:
+        await self._take_over_all([await self._required(run_id)])
+
+    async def _take_over_all(self, records: Iterable[RunRecord]) -> None:
+        wanted = [
+            record.run_id
+            for record in records
+            if record.run_id not in self._drives
+            and record.run_id not in self._failures
+            and workflows.get(record.workflow) is not None
+        ]
+        for outcome in await asyncio.gather(*map(self.take_over, wanted), return_exceptions=True):
+            if isinstance(outcome, SatayError):
+                log.warning("run.not_taken_over", error=str(outcome))
+
+    async def _keep_looking(self) -> None:
+        """Find what other processes left in the journal: messages for runs of this one, and runs whose driver died."""
+        if self.settings.recover:
+            await self._look_around(self._recover)
+        while True:
+            await asyncio.sleep(self.settings.poll_seconds)
+            await self._look_around(self._find_messages)
+            if self.settings.recover:
+                await self._look_around(self._recover)
+
+    async def _look_around(self, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await look()
+        except JournalError as error:
+            log.warning("sweep.failed", error=str(error))
+
+    async def _find_messages(self) -> None:
+        highest, receivers = await self.journal.deliverable(self._seen_message, WAKES_PER_SWEEP)
+        self._seen_message = highest
+        for record in receivers:
+            self._wake_for_message(record)
+
+    def _wake_for_message(self, record: RunRecord) -> None:
+        drive = self._drives.get(record.run_id)
+        if drive is not None:
+            self.look_for_messages(drive)
+        elif record.owner == self.owner_id or self.settings.recover:
+            self._spawn(self._take_over_all([record]))
+
+    async def _wake_if_ours(self, run_id: str) -> None:
+        record = await self.journal.record(run_id)
+        if record is not None and not record.status.is_terminal:
+            self._wake_for_message(record)
+
+    async def _recover(self) -> None:
+        for owner in await self.journal.owners():
+            if owner.id != self.owner_id and is_dead(owner):
+                await self.journal.retire(owner.id)
+        await self._take_over_all(await self.journal.abandoned(self.clock.now(), WAKES_PER_SWEEP))
+        await self._plan_next_sweep(None)
+
+
+async def _cancelled(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait until it is done."""
+    task.cancel()
+    await asyncio.wait((task,))

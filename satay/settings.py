@@ -1,0 +1,26 @@
+"""What can be set from outside: arguments first, then environment variables, then defaults."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Settings that an app is opened with. Each reads `SATAY_<NAME>` where it is not given.
+
+    `database_url`: where the journal is, `sqlite:///path`; without it, the file `satay.db` in `data_dir`.
+    `synchronous`: `FULL` survives a power cut, `NORMAL` may lose the last commits in one (never in a crash of the
+    process). `nondeterminism`: what happens when code and journal part. `allow_pickle`: whether payloads of tasks with
+    `codec="pickle"` are read. `code_version`: what is recorded as the version of the code, instead of a digest of the
+    source file.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SATAY_", frozen=True, extra="forbid")
+
+    database_url: str | None = None
+    data_dir: Path = Path(".satay")
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    nondeterminism: Literal["strict", "warn", "off"] = "strict"
+    allow_pickle: bool = False
+    code_version: str | None = None

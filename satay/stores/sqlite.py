@@ -1,0 +1,227 @@
+"""The journal in a SQLite file: one writer connection that commits in groups, and one reader beside it.
+
+A writing call is put in a queue when it is made. While the writer commits, calls pile up; the next transaction takes
+all of them. So a lone writer pays one hop to the thread for each call, and a thousand writers share one commit.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeVar, TypeVarTuple
+
+from satay.errors import InvalidValueError, JournalClosedError
+from satay.journal import MAX_PAGE, Append, Blob, Claim, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
+from satay.model import Entry, Message, RunRecord
+from satay.stores import sqlite_reads as reads
+from satay.stores import sqlite_writes as writes
+from satay.stores.sqlite_connection import ThreadConnection, report
+from satay.stores.sqlite_errors import CAUSES, explain
+from satay.stores.sqlite_groups import GroupCommit, Write
+from satay.stores.sqlite_schema import SqliteSettings, connect_reader, connect_writer, wait_for_lock
+
+A = TypeVar("A")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+MAX_GROUP: Final = 1_000
+"""The most writing calls that share one transaction."""
+
+
+async def open_sqlite(
+    path: Path | str, *, synchronous: Literal["FULL", "NORMAL"] = "FULL", busy_timeout_seconds: float = 30.0
+) -> "SqliteJournal":
+    """Open the journal in a file, which is made, with its directory, where there is none.
+
+    Raises `JournalUnavailableError` if that is not possible, `JournalVersionError` if a newer satay wrote the file,
+    `JournalCorruptError` if it is damaged, `JournalBusyError` if it stays locked.
+    """
+    if str(path) == ":memory:":
+        raise InvalidValueError("a journal is a file, and ':memory:' names none; give a path in a temporary directory")
+    if synchronous not in ("FULL", "NORMAL"):
+        raise InvalidValueError(f"synchronous is {synchronous!r}; it can be 'FULL' or 'NORMAL'")
+    if "\0" in str(path):
+        raise InvalidValueError(f"the path {str(path)!r} has a NUL character, which no file name can have")
+    if not 0 <= busy_timeout_seconds <= 86_400:
+        raise InvalidValueError(f"busy_timeout_seconds is {busy_timeout_seconds!r}; it can be 0 up to 86400, a day")
+    settings = SqliteSettings(path=Path(path), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds)
+    journal = SqliteJournal(settings)
+    try:
+        await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
+    return journal
+
+
+class SqliteJournal:
+    """The `Journal` in a SQLite file. Made by `open_sqlite`, for the event loop that runs then."""
+
+    def __init__(self, settings: SqliteSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._writer = ThreadConnection(partial(connect_writer, settings))
+        self._reader = ThreadConnection(partial(connect_reader, settings))
+        self._is_reader_started = False
+        self._queue: list[Write] = []
+        self._is_writing = False
+        self._is_closed = False
+        self._idle: asyncio.Future[None] | None = None
+        self._groups: GroupCommit | None = None
+
+    async def open(self) -> None:
+        """Connect, and bring the file up to date."""
+        self._writer.start()
+        await self._writer.run(self._prepare_writer)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> "asyncio.Future[Lease]":
+        return self._write(writes.create, writes.Creation(run, entries), blobs)
+
+    def fork(self, fork: NewFork) -> "asyncio.Future[Lease]":
+        return self._write(writes.fork, fork, fork.blobs)
+
+    def append(self, append: Append) -> "asyncio.Future[None]":
+        return self._write(writes.append, append, append.blobs)
+
+    def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
+        return self._write(writes.claim, writes.Takeover(run_id, owner, now))
+
+    def release(self, lease: Lease, before: RunRecord | None = None) -> "asyncio.Future[None]":
+        return self._write(writes.release, writes.Handover(lease, before))
+
+    def heartbeat(self, owner: Owner) -> "asyncio.Future[None]":
+        return self._write(writes.heartbeat, owner)
+
+    def retire(self, owner_id: str) -> "asyncio.Future[None]":
+        return self._write(writes.retire, owner_id)
+
+    def post(
+        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
+    ) -> "asyncio.Future[Posted]":
+        return self._write(writes.post, writes.NewMessage(run_id, type, key, event_id, payload, now))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def owners(self) -> "asyncio.Future[list[Owner]]":
+        return self._read(reads.owners)
+
+    def record(self, run_id: str) -> "asyncio.Future[RunRecord | None]":
+        return self._read(reads.record, run_id)
+
+    def started(self, start_key: str) -> "asyncio.Future[RunRecord | None]":
+        return self._read(reads.started, start_key)
+
+    def runs(self, query: RunQuery) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.runs, query)
+
+    def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> "asyncio.Future[list[Entry]]":
+        return self._read(reads.read, run_id, after, limit)
+
+    def last(self, run_id: str) -> "asyncio.Future[Entry | None]":
+        return self._read(reads.last, run_id)
+
+    def blobs(self, digests: Collection[str]) -> "asyncio.Future[dict[str, str]]":
+        return self._read(reads.blobs, digests)
+
+    def due(self, now: int, owner: str | None, limit: int) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.due, now, owner, limit)
+
+    def next_wake(self, owner: str | None) -> "asyncio.Future[int | None]":
+        return self._read(reads.next_wake, owner)
+
+    def abandoned(self, now: int, limit: int) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.abandoned, now, limit)
+
+    def messages(self, run_id: str, limit: int = MAX_PAGE) -> "asyncio.Future[list[Message]]":
+        return self._read(reads.messages, run_id, limit)
+
+    def deliverable(self, after: int, limit: int) -> "asyncio.Future[tuple[int, list[RunRecord]]]":
+        return self._read(reads.deliverable, after, limit)
+
+    def waits(self, run_id: str) -> "asyncio.Future[list[Wait]]":
+        return self._read(reads.waits, run_id)
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._is_writing:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
+        # The writer last: whoever disconnects last empties the write-ahead log into the file.
+        await self._reader.end()
+        await self._writer.end()
+
+    # --- the machinery, on the event loop -----------------------------------------------------------------------------
+
+    def _write(
+        self, fn: Callable[[sqlite3.Cursor, A], T], argument: A, blobs: Sequence[Blob] = ()
+    ) -> "asyncio.Future[T]":
+        """Queue a writing call. Where the writer rests it is sent at once, without a turn of the loop between."""
+        self._check_open()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append(Write(future, fn, argument, blobs))
+        if not self._is_writing:
+            self._write_next()
+        return future
+
+    def _write_next(self) -> None:
+        self._is_writing = True
+        group, self._queue = self._queue[:MAX_GROUP], self._queue[MAX_GROUP:]
+        self._writer.send(partial(self._commit, group))
+
+    def _finish(self, group: list[Write], outcomes: list[object]) -> None:
+        """Tell the callers, and keep the writer going. A caller that was cancelled has nobody to be told."""
+        if self._queue:
+            self._write_next()
+        else:
+            self._is_writing = False
+        for write, outcome in zip(group, outcomes, strict=True):
+            future = write.future
+            if future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        if not self._is_writing and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _read(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> "asyncio.Future[T]":
+        self._check_open()
+        if not self._is_reader_started:
+            self._is_reader_started = True
+            self._reader.start()
+        return self._reader.run(self._answer, fn, *args)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise JournalClosedError(f"the journal {str(self._settings.path)!r} is closed; open it again to use it")
+
+    # --- the machinery, on the threads --------------------------------------------------------------------------------
+
+    def _prepare_writer(self) -> None:
+        try:
+            self._groups = GroupCommit(self._writer.connected(), self._settings)
+        except CAUSES as error:
+            raise explain(error, self._settings) from error
+
+    def _commit(self, group: list[Write]) -> None:
+        assert self._groups is not None, "the journal was opened"
+        try:
+            outcomes = self._groups.commit(group)
+        except BaseException as error:  # such as a MemoryError; the callers wait, and the thread cannot raise it
+            outcomes = [error for _ in group]
+        report(self._loop, self._finish, group, outcomes)
+
+    def _answer(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
+        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        try:
+            return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
+        except CAUSES as error:
+            raise explain(error, self._settings) from error

@@ -1,0 +1,233 @@
+"""Every question that is asked of a SQLite journal, as a function of a connection.
+
+Each is one statement, so it sees one state of the database, or needs no more than what it says.
+"""
+
+import hashlib
+import sqlite3
+import zlib
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from satay.errors import InvalidValueError, JournalCorruptError
+from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
+from satay.model import Entry, Message, RunRecord, RunStatus
+from satay.stores.sqlite_schema import LIVE
+
+NOBODY: Final = 0
+"""Stands in `inbox.run` for a message that goes to whoever waits; the keys of runs start at 1."""
+
+RUN_COLUMNS: Final = """
+    runs.key, runs.run_id, runs.workflow, runs.status, runs.created_at, runs.updated_at, runs.wake_at, runs.owner,
+    runs.epoch, runs.parent_id, runs.forked_from, runs.fork_seq, runs.start_key, runs.code_version
+"""
+
+_HAS_WAIT: Final = """EXISTS (
+    SELECT 1 FROM waits WHERE waits.run = inbox.run AND waits.type = inbox.type AND waits.key IS inbox.key)"""
+
+_KEY: Final = "(SELECT key FROM runs WHERE run_id = :run_id)"
+
+_IS_FOR_DRIVER: Final = "substr(inbox.type, 1, 6) = 'satay.'"
+
+
+class Pending(NamedTuple):
+    """A message of the inbox as far as it matters for who can receive it; `run` is a key or `NOBODY`."""
+
+    id: int
+    run: int
+    type: str
+    key: str | None
+
+
+def record(connection: sqlite3.Connection, run_id: str) -> RunRecord | None:
+    rows = connection.execute(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = ?", (run_id,))
+    return _first_run(rows)
+
+
+def started(connection: sqlite3.Connection, start_key: str) -> RunRecord | None:
+    return _first_run(connection.execute(f"SELECT {RUN_COLUMNS} FROM runs WHERE start_key = ?", (start_key,)))
+
+
+def runs(connection: sqlite3.Connection, query: RunQuery) -> list[RunRecord]:
+    filters = (
+        ("status = ?", query.status),
+        ("workflow = ?", query.workflow),
+        ("forked_from = ?", query.forked_from),
+        ("parent_id = ?", query.parent_id),
+        ("key < (SELECT key FROM runs WHERE run_id = ?)", query.before),
+    )
+    given = [(condition, value) for condition, value in filters if value is not None]
+    where = " AND ".join(condition for condition, _ in given) or "TRUE"
+    sql = f"SELECT {RUN_COLUMNS} FROM runs WHERE {where} ORDER BY key DESC LIMIT ?"
+    return _to_runs(connection.execute(sql, (*(value for _, value in given), page(query.limit))))
+
+
+def read(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> list[Entry]:
+    rows = connection.execute(
+        "SELECT seq, type, at, payload, digest FROM events "
+        "WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? ORDER BY seq LIMIT ?",
+        (run_id, after, page(limit)),
+    )
+    return list(map(Entry._make, rows))
+
+
+def last(connection: sqlite3.Connection, run_id: str) -> Entry | None:
+    row = connection.execute(
+        "SELECT seq, type, at, payload, digest FROM events "
+        "WHERE run = (SELECT key FROM runs WHERE run_id = ?) ORDER BY seq DESC LIMIT 1",
+        (run_id,),
+    ).fetchone()
+    return None if row is None else Entry._make(row)
+
+
+def blobs(connection: sqlite3.Connection, digests: Collection[str]) -> dict[str, str]:
+    return {digest: _blob(connection, digest) for digest in digests}
+
+
+def due(connection: sqlite3.Connection, now: int, owner: str | None, limit: int) -> list[RunRecord]:
+    whose, values = ("TRUE", ()) if owner is None else ("owner = ?", (owner,))
+    sql = (
+        f"SELECT {RUN_COLUMNS} FROM runs WHERE {whose} AND status = 'waiting' AND wake_at <= ? "
+        "ORDER BY wake_at, key LIMIT ?"
+    )
+    return _to_runs(connection.execute(sql, (*values, now, page(limit))))
+
+
+def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
+    whose, values = ("TRUE", ()) if owner is None else ("owner = ?", (owner,))
+    sql = f"SELECT min(wake_at) FROM runs WHERE {whose} AND status = 'waiting' AND wake_at IS NOT NULL"
+    wake_at: int | None = connection.execute(sql, values).fetchone()[0]
+    return wake_at
+
+
+def abandoned(connection: sqlite3.Connection, now: int, limit: int) -> list[RunRecord]:
+    sql = (
+        f"SELECT {RUN_COLUMNS} FROM runs LEFT JOIN owners ON owners.id = runs.owner "
+        "WHERE status = 'running' AND (owners.id IS NULL OR owners.expires_at < ?) ORDER BY key LIMIT ?"
+    )
+    return _to_runs(connection.execute(sql, (now, page(limit))))
+
+
+def owners(connection: sqlite3.Connection) -> list[Owner]:
+    rows = connection.execute("SELECT id, host, pid, started_at, expires_at FROM owners ORDER BY id")
+    return list(map(Owner._make, rows))
+
+
+def waits(connection: sqlite3.Connection, run_id: str) -> list[Wait]:
+    rows = connection.execute(
+        "SELECT call, type, key FROM waits WHERE run = (SELECT key FROM runs WHERE run_id = ?) ORDER BY call, id",
+        (run_id,),
+    )
+    return list(map(Wait._make, rows))
+
+
+def messages(connection: sqlite3.Connection, run_id: str, limit: int) -> list[Message]:
+    sql = f"""
+        SELECT id, CASE run WHEN {NOBODY} THEN NULL ELSE :run_id END, type, key, event_id, payload, at
+        FROM inbox WHERE id IN (
+            SELECT id FROM inbox
+            WHERE run = {_KEY} AND is_taken = 0 AND ({_IS_FOR_DRIVER} OR {_HAS_WAIT})
+            UNION
+            SELECT inbox.id FROM waits CROSS JOIN inbox
+            ON inbox.run = {NOBODY} AND inbox.type = waits.type AND inbox.key IS waits.key AND inbox.is_taken = 0
+            WHERE waits.run = {_KEY}
+        ) ORDER BY id LIMIT :limit
+    """
+    return list(map(Message._make, connection.execute(sql, {"run_id": run_id, "limit": page(limit)})))
+
+
+def deliverable(connection: sqlite3.Connection, after: int, limit: int) -> tuple[int, list[RunRecord]]:
+    """As the protocol says. Where there are more than `limit`, the id is the one to go on from."""
+    wanted = max(page(limit), 1)
+    # The highest id that there ever was: that of the newest row falls when the row is taken.
+    highest: int = connection.execute(
+        "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)"
+    ).fetchone()[0]
+    sql = f"""
+        SELECT id, run, type, key FROM inbox
+        WHERE id > ? AND id <= ? AND is_taken = 0 AND (
+            run <> {NOBODY} AND (
+                {_HAS_WAIT} OR {_IS_FOR_DRIVER} AND EXISTS (
+                    SELECT 1 FROM runs WHERE runs.key = inbox.run AND runs.status IN {LIVE}))
+            OR run = {NOBODY} AND EXISTS (
+                SELECT 1 FROM waits WHERE waits.type = inbox.type AND waits.key IS inbox.key))
+        ORDER BY id LIMIT ?
+    """
+    pending = [Pending(*row) for row in connection.execute(sql, (after, highest, wanted))]
+    found = dict.fromkeys(receiver(connection, message) for message in pending)
+    through = highest if len(pending) < wanted else pending[-1].id
+    return through, [run for run in found if run is not None]
+
+
+def receiver(connection: sqlite3.Connection, message: Pending) -> RunRecord | None:
+    """The run that a pending message can be delivered to now."""
+    if message.run == NOBODY:
+        return _first_waiting(connection, message)
+    sql = f"""
+        SELECT {RUN_COLUMNS} FROM runs WHERE key = :run AND (
+            :is_for_driver AND status IN {LIVE}
+            OR EXISTS (SELECT 1 FROM waits WHERE run = :run AND type = :type AND waits.key IS :key))
+    """
+    values = message._asdict() | {"is_for_driver": message.type.startswith("satay.")}
+    return _first_run(connection.execute(sql, values))
+
+
+def _first_waiting(connection: sqlite3.Connection, message: Pending) -> RunRecord | None:
+    """The first run that waits. While earlier messages are on their way to it, the one after it, up to the last."""
+    values = message._asdict() | {"most": MAX_PAGE}
+    ahead_sql = f"""
+        SELECT count(*) FROM (
+            SELECT 1 FROM inbox
+            WHERE run = {NOBODY} AND type = :type AND key IS :key AND is_taken = 0 AND id < :id LIMIT :most)
+    """
+    waiting_sql = "SELECT run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT :most"
+    waiting = connection.execute(waiting_sql, values | {"most": 1}).fetchall()
+    if not waiting:
+        return None
+    ahead: int = connection.execute(ahead_sql, values).fetchone()[0]
+    if ahead > 0:
+        waiting = connection.execute(waiting_sql, values | {"most": ahead + 1}).fetchall()
+    return _first_run(connection.execute(f"SELECT {RUN_COLUMNS} FROM runs WHERE key = ?", waiting[-1]))
+
+
+def page(limit: int) -> int:
+    """A limit within `MAX_PAGE`; SQLite would take a negative one for none at all."""
+    return min(max(limit, 0), MAX_PAGE)
+
+
+def to_digest(sha256: str) -> bytes:
+    """The bytes of a digest in hexadecimal."""
+    try:
+        return bytes.fromhex(sha256)
+    except ValueError:
+        raise InvalidValueError(f"{sha256!r} is not a SHA-256 in hexadecimal") from None
+
+
+def to_run(row: tuple[object, ...]) -> RunRecord:
+    """The record of a row that was read with `RUN_COLUMNS`."""
+    run = RunRecord._make(row)
+    return run._replace(status=RunStatus(run.status))
+
+
+def _first_run(rows: sqlite3.Cursor) -> RunRecord | None:
+    row = rows.fetchone()
+    return None if row is None else to_run(row)
+
+
+def _to_runs(rows: sqlite3.Cursor) -> list[RunRecord]:
+    return list(map(to_run, rows))
+
+
+def _blob(connection: sqlite3.Connection, sha256: str) -> str:
+    digest = to_digest(sha256)
+    row = connection.execute("SELECT is_compressed, data FROM blobs WHERE sha256 = ?", (digest,)).fetchone()
+    if row is None:
+        raise JournalCorruptError(f"the value {sha256!r} is lost from the journal; restore the database from a copy")
+    is_compressed, data = row
+    try:
+        content: bytes = zlib.decompress(data) if is_compressed else data
+    except zlib.error:
+        content = b""
+    if hashlib.sha256(content).digest() != digest:
+        raise JournalCorruptError(f"the value {sha256!r} is damaged in the journal; restore the database from a copy")
+    return content.decode()

@@ -1,0 +1,240 @@
+"""The SQLite file: its tables, and how a connection makes a file ready for use.
+
+The schema's version is in `PRAGMA user_version`. Migrations go forward only and run once, under the write lock,
+whoever opens the file first. A script that was released is never changed: a new one is added after it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from satay.errors import JournalUnavailableError, JournalVersionError
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = 0x73617479
+"""Marks a file as satay's (`PRAGMA application_id`; the letters "saty")."""
+
+LOCK_RETRY_SECONDS: Final = 0.005
+"""The pause between attempts to get a lock for which SQLite does not wait by itself."""
+
+LOG_SIZE_BYTES: Final = 16 * 1024 * 1024
+"""What is left of the write-ahead log's file after a large transaction went through it."""
+
+LIVE: Final = "('running', 'waiting', 'needs_decision')"
+"""The statuses of runs that have not ended, as a list in SQL."""
+
+_TABLES: Final = (
+    """
+    CREATE TABLE runs (
+        key INTEGER PRIMARY KEY,
+        run_id TEXT NOT NULL UNIQUE,
+        workflow TEXT NOT NULL,
+        status TEXT NOT NULL,
+        last_seq INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        wake_at INTEGER,
+        owner TEXT,
+        epoch INTEGER NOT NULL,
+        parent_id TEXT,
+        forked_from TEXT,
+        fork_seq INTEGER,
+        start_key TEXT UNIQUE,
+        code_version TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX runs_status ON runs (status)",
+    "CREATE INDEX runs_owner ON runs (owner, status, wake_at)",
+    "CREATE INDEX runs_due ON runs (wake_at) WHERE status = 'waiting'",
+    "CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL",
+    "CREATE INDEX runs_forked ON runs (forked_from) WHERE forked_from IS NOT NULL",
+    """
+    CREATE TABLE events (
+        run INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        payload TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (run, seq)
+    ) WITHOUT ROWID
+    """,
+    # AUTOINCREMENT: ids rise for ever, so that whoever has seen an id never misses a message after it.
+    # `run` is 0 for a message to whoever waits, because a unique index treats two NULLs as different.
+    """
+    CREATE TABLE inbox (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        run INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        key TEXT,
+        event_id TEXT,
+        payload TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        is_taken INTEGER NOT NULL DEFAULT 0
+    )
+    """,
+    "CREATE UNIQUE INDEX inbox_event ON inbox (run, event_id) WHERE event_id IS NOT NULL",
+    "CREATE INDEX inbox_pending ON inbox (run, type, key) WHERE is_taken = 0",
+    """
+    CREATE TABLE waits (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        call INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        key TEXT
+    )
+    """,
+    "CREATE INDEX waits_run ON waits (run, call)",
+    "CREATE INDEX waits_message ON waits (type, key)",
+    "CREATE TABLE blobs (sha256 BLOB PRIMARY KEY, is_compressed INTEGER NOT NULL, data BLOB NOT NULL)",
+    """
+    CREATE TABLE owners (
+        id TEXT PRIMARY KEY,
+        host TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        started_at TEXT NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+)
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_TABLES,)
+"""The scripts that lead from each version to the next; script 0 makes version 1 out of an empty file."""
+
+SCHEMA_VERSION: Final = len(MIGRATIONS)
+"""The version that this code reads and writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteSettings:
+    """Where a journal is and how it is kept.
+
+    `synchronous` is `FULL` (what was awaited survives a power cut) or `NORMAL` (it survives the end of the process;
+    a power cut may take the newest turns, and never leaves half of one). A locked database is waited for, for
+    `busy_timeout_seconds`.
+    """
+
+    path: Path
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    busy_timeout_seconds: float = 30.0
+
+
+def connect_writer(settings: SqliteSettings) -> sqlite3.Connection:
+    """Connect to the file, make it if it is not there, and bring it up to date.
+
+    Raises `JournalVersionError`, `JournalUnavailableError`, an error of `sqlite3` or an `OSError`.
+    """
+    settings.path.parent.mkdir(parents=True, exist_ok=True)
+    connection = _connect(settings, "rwc")
+    try:
+        _prepare(connection, settings)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(settings: SqliteSettings) -> sqlite3.Connection:
+    """Connect to a file that a writer made ready. Raises an error of `sqlite3`."""
+    connection = _connect(settings, "rw")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _connect(settings: SqliteSettings, mode: str) -> sqlite3.Connection:
+    # As a URI, because only so does SQLite take a mode; `as_uri` quotes what would be special in one.
+    uri = f"{settings.path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=settings.busy_timeout_seconds, isolation_level=None)
+
+
+def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
+    path, deadline = settings.path, time.monotonic() + settings.busy_timeout_seconds
+    if wait_for_lock(lambda: _look_at_version(connection, path), deadline) < SCHEMA_VERSION:
+        _migrate(connection, path, deadline)
+    _enable_wal(connection, path, deadline)
+    connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_SIZE_BYTES}")
+
+
+def begin(connection: sqlite3.Connection, deadline: float) -> None:
+    """Begin a transaction that holds the write lock."""
+    wait_for_lock(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+
+
+def wait_for_lock(fn: Callable[[], T], deadline: float) -> T:
+    """Try until nobody else holds the lock, or until the deadline, a moment of `time.monotonic()`.
+
+    SQLite's own busy timeout covers the common wait. It does not cover the change to WAL, nor a log that another
+    process is recovering or has just replaced: these are reported at once.
+    """
+    while True:
+        try:
+            return fn()
+        except sqlite3.OperationalError as error:
+            if not is_lock(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCK_RETRY_SECONDS)
+
+
+def is_lock(error: sqlite3.Error) -> bool:
+    """Whether the error says that somebody else holds a lock. The low byte of an extended code is the plain code."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _look_at_version(connection: sqlite3.Connection, path: Path) -> int:
+    # In a transaction, so that what is read is of one moment: another process may be migrating.
+    connection.execute("BEGIN")
+    try:
+        return _read_version(connection, path)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _read_version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application != APPLICATION_ID and _has_tables(connection):
+        raise JournalUnavailableError(
+            f"{str(path)!r} is a database of another program and was left as it is; name another file for the journal"
+        )
+    if version > SCHEMA_VERSION:
+        raise JournalVersionError(
+            f"the journal {str(path)!r} has schema version {version}, and this satay knows versions up to "
+            f"{SCHEMA_VERSION}; it was written by a newer satay, so update this one"
+        )
+    return version
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+    begin(connection, deadline)
+    try:
+        # Read again: another process may have migrated while this one waited for the lock.
+        for script in MIGRATIONS[_read_version(connection, path) :]:
+            for statement in script:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _enable_wal(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+    """Switch to WAL; the file remembers it."""
+    mode: str = wait_for_lock(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], deadline)
+    if mode != "wal":
+        raise JournalUnavailableError(
+            f"the file system of {str(path)!r} cannot hold a write-ahead log (SQLite answered {mode!r}); "
+            "keep the journal on a local disk"
+        )

@@ -1,0 +1,357 @@
+"""Every change to a SQLite journal, as a function of a cursor inside a transaction that others begin and end.
+
+A function that refuses raises an error of satay's; what it wrote before is rolled back by whoever runs it. Refusals
+that can be known come before the first write, because a refusal after it costs its neighbours in the transaction a
+second attempt.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from satay.errors import JournalConflictError, MessageTakenError, RunExistsError, RunNotFoundError
+from satay.journal import CHILD_ENDED, Append, Blob, Claim, Lease, NewFork, NewRun, Owner, Posted, Wait
+from satay.model import TERMINAL_STATUSES, Entry, RunRecord, RunStatus
+from satay.stores import sqlite_reads as reads
+from satay.stores.sqlite_reads import NOBODY, Pending
+from satay.stores.sqlite_schema import LIVE
+
+FIRST_EPOCH: Final = 1
+
+NO_PAYLOAD: Final = "null"
+"""The payload of a message that the store posts by itself."""
+
+COMPRESSION_LEVEL: Final = 1
+"""The cheapest level of zlib."""
+
+SAMPLE_BYTES: Final = 16 * 1024
+"""How much of a blob is compressed to see whether it shrinks."""
+
+WORTHWHILE_RATIO: Final = 0.5
+"""A blob whose sample does not shrink to this part of its size is stored as it is: compressing it takes too long."""
+
+_INSERT_EVENT: Final = "INSERT INTO events (run, seq, type, at, payload, digest) VALUES (?, ?, ?, ?, ?, ?)"
+
+_EXTEND: Final = f"""
+    UPDATE runs SET last_seq = ?, updated_at = ?
+    WHERE key = ? AND epoch = ? AND last_seq = ? AND status IN {LIVE}
+"""
+
+_EXTEND_AND_TURN: Final = f"""
+    UPDATE runs SET last_seq = ?, updated_at = ?, status = ?, wake_at = ?
+    WHERE key = ? AND epoch = ? AND last_seq = ? AND status IN {LIVE}
+"""
+
+
+class NewMessage(NamedTuple):
+    """A message to be posted, as the protocol's `post` describes it."""
+
+    run_id: str | None
+    type: str
+    key: str | None
+    event_id: str | None
+    payload: str
+    at: int
+
+
+class Takeover(NamedTuple):
+    """A run to be claimed by `owner`."""
+
+    run_id: str
+    owner: str
+    now: int
+
+
+class Handover(NamedTuple):
+    """A run to be given back, and how its row was before it was claimed."""
+
+    lease: Lease
+    before: RunRecord | None
+
+
+class Creation(NamedTuple):
+    """A run to be created."""
+
+    run: NewRun
+    entries: Sequence[Entry]
+
+
+class PackedBlob(NamedTuple):
+    """A blob as it is stored."""
+
+    sha256: bytes
+    is_compressed: bool
+    data: bytes
+
+
+def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
+    run, entries = creation
+    _check_sequence(entries, 1, run.run_id)
+    lease = _insert_run(cursor, run, len(entries))
+    _insert_events(cursor, lease.key, entries)
+    return lease
+
+
+def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
+    source = cursor.execute(
+        "SELECT run, digest FROM events WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq = ?",
+        (fork.source_id, fork.through_seq),
+    ).fetchone()
+    if source is None or source[1] != fork.prefix_digest:
+        raise JournalConflictError(
+            f"run {fork.source_id!r} does not have the entry {fork.through_seq} that the fork {fork.run.run_id!r} "
+            "starts from; read it again and fork from what is there",
+            run_id=fork.source_id,
+        )
+    _check_sequence((fork.first,), 1, fork.run.run_id)
+    _check_sequence(fork.after, fork.through_seq + 1, fork.run.run_id)
+    lease = _insert_run(cursor, fork.run, fork.through_seq + len(fork.after))
+    _insert_events(cursor, lease.key, (fork.first,))
+    cursor.execute(
+        "INSERT INTO events (run, seq, type, at, payload, digest) "
+        "SELECT ?, seq, type, at, payload, digest FROM events WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
+        (lease.key, source[0], fork.through_seq),
+    )
+    _insert_events(cursor, lease.key, fork.after)
+    _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
+    return lease
+
+
+def append(cursor: sqlite3.Cursor, append: Append) -> None:
+    _extend(cursor, append)
+    key = append.lease.key
+    _insert_events(cursor, key, append.entries)
+    if append.taken:
+        _take(cursor, append)
+    if append.closed:
+        cursor.executemany("DELETE FROM waits WHERE run = ? AND call = ?", [(key, call) for call in append.closed])
+    if append.opened:
+        _open_waits(cursor, key, append.opened, append.at)
+    if append.status in TERMINAL_STATUSES:
+        _end(cursor, append.lease, append.at)
+    if append.successor is not None:
+        _succeed(cursor, key, Creation(*append.successor))
+
+
+def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
+    before = reads.record(cursor.connection, takeover.run_id)
+    if before is None:
+        return None
+    cursor.execute(
+        f"""
+        UPDATE runs SET owner = :owner, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = :now
+        WHERE key = :key AND status IN {LIVE} AND (
+            owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
+            OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= :now))
+        """,
+        {"key": before.key, "owner": takeover.owner, "now": takeover.now},
+    )
+    if cursor.rowcount == 0:
+        return None
+    return Claim(Lease(before.run_id, before.key, before.epoch + 1), before)
+
+
+def release(cursor: sqlite3.Cursor, handover: Handover) -> None:
+    lease, before = handover
+    whose = f"WHERE key = ? AND epoch = ? AND status IN {LIVE}"
+    if before is None:
+        cursor.execute(f"UPDATE runs SET owner = NULL {whose}", (lease.key, lease.epoch))
+    else:
+        cursor.execute(
+            f"UPDATE runs SET owner = NULL, status = ?, wake_at = ? {whose}",
+            (before.status, before.wake_at, lease.key, lease.epoch),
+        )
+
+
+def heartbeat(cursor: sqlite3.Cursor, owner: Owner) -> None:
+    cursor.execute(
+        "INSERT INTO owners (id, host, pid, started_at, expires_at) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET host = excluded.host, pid = excluded.pid, "
+        "started_at = excluded.started_at, expires_at = excluded.expires_at",
+        owner,
+    )
+
+
+def retire(cursor: sqlite3.Cursor, owner_id: str) -> None:
+    cursor.execute("DELETE FROM owners WHERE id = ?", (owner_id,))
+    cursor.execute(f"UPDATE runs SET owner = NULL WHERE owner = ? AND status IN {LIVE}", (owner_id,))
+
+
+def post(cursor: sqlite3.Cursor, message: NewMessage) -> Posted:
+    run = NOBODY if message.run_id is None else _find_run(cursor, message.run_id)
+    cursor.execute(
+        "INSERT INTO inbox (run, type, key, event_id, payload, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (run, *message[1:]),
+    )
+    if cursor.rowcount == 0:
+        return Posted(None, _receiver_of_earlier(cursor, run, message.event_id))
+    id = cursor.lastrowid
+    assert id is not None
+    return Posted(id, reads.receiver(cursor.connection, Pending(id, run, message.type, message.key)))
+
+
+def pack(blob: Blob) -> PackedBlob:
+    """Compress a blob for the store, unless a sample of it does not shrink."""
+    digest = reads.to_digest(blob.sha256)
+    content = blob.text.encode()
+    middle = len(content) // 2
+    sample = content[middle : middle + SAMPLE_BYTES]
+    if len(zlib.compress(sample, COMPRESSION_LEVEL)) > len(sample) * WORTHWHILE_RATIO:
+        return PackedBlob(digest, False, content)
+    return PackedBlob(digest, True, zlib.compress(content, COMPRESSION_LEVEL))
+
+
+def has_blob(cursor: sqlite3.Cursor, sha256: str) -> bool:
+    digest = reads.to_digest(sha256)
+    return cursor.execute("SELECT 1 FROM blobs WHERE sha256 = ?", (digest,)).fetchone() is not None
+
+
+def store_blobs(cursor: sqlite3.Cursor, blobs: Sequence[PackedBlob]) -> None:
+    """Store blobs, each content once."""
+    cursor.executemany("INSERT INTO blobs (sha256, is_compressed, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", blobs)
+
+
+def _extend(cursor: sqlite3.Cursor, append: Append) -> None:
+    """Move the run's last seq on, if the lease holds, the run lives and the entries follow; else say why not."""
+    lease, entries = append.lease, append.entries
+    last = entries[0].seq - 1 if entries else _last_seq(cursor, lease)
+    through = last + len(entries)
+    _check_sequence(entries, last + 1, lease.run_id)
+    if append.status is None:
+        cursor.execute(_EXTEND, (through, append.at, lease.key, lease.epoch, last))
+    else:
+        values = (through, append.at, append.status, append.wake_at, lease.key, lease.epoch, last)
+        cursor.execute(_EXTEND_AND_TURN, values)
+    if cursor.rowcount != 1:
+        raise _explain_conflict(cursor, lease, last + 1)
+
+
+def _last_seq(cursor: sqlite3.Cursor, lease: Lease) -> int:
+    row = cursor.execute("SELECT last_seq FROM runs WHERE key = ?", (lease.key,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _explain_conflict(cursor: sqlite3.Cursor, lease: Lease, seq: int) -> JournalConflictError:
+    row = cursor.execute("SELECT epoch, status, last_seq FROM runs WHERE key = ?", (lease.key,)).fetchone()
+    name = f"run {lease.run_id!r}"
+    match row:
+        case None:
+            reason = f"{name} is not in this journal"
+        case (epoch, _, _) if epoch != lease.epoch:
+            reason = f"{name} was taken over: its epoch is {epoch}, this lease is of epoch {lease.epoch}"
+        case (_, status, _) if RunStatus(status).is_terminal:
+            reason = f"{name} has ended: it is {status}"
+        case (_, _, last_seq):
+            reason = f"{name} ends at seq {last_seq}, so seq {seq} does not follow"
+    return JournalConflictError(f"{reason}; nothing was written, read the run again", run_id=lease.run_id)
+
+
+def _check_sequence(entries: Sequence[Entry], first: int, run_id: str) -> None:
+    for seq, entry in enumerate(entries, first):
+        if entry[0] != seq:
+            raise JournalConflictError(
+                f"an entry for run {run_id!r} has seq {entry[0]} where {seq} follows; nothing was written",
+                run_id=run_id,
+            )
+
+
+def _insert_events(cursor: sqlite3.Cursor, key: int, entries: Sequence[Entry]) -> None:
+    cursor.executemany(_INSERT_EVENT, [(key, *entry) for entry in entries])
+
+
+def _insert_run(cursor: sqlite3.Cursor, run: NewRun, last_seq: int) -> Lease:
+    try:
+        cursor.execute(
+            """
+            INSERT INTO runs (
+                run_id, workflow, status, last_seq, created_at, updated_at, owner, epoch,
+                parent_id, forked_from, fork_seq, start_key, code_version)
+            VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            """,
+            (
+                run.run_id, run.workflow, last_seq, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
+                run.parent_id, run.forked_from, run.fork_seq, run.start_key, run.code_version,
+            ),
+        )  # fmt: skip
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+            raise
+        raise _explain_existing(cursor, run) from error
+    key = cursor.lastrowid
+    assert key is not None
+    return Lease(run.run_id, key, FIRST_EPOCH)
+
+
+def _explain_existing(cursor: sqlite3.Cursor, run: NewRun) -> RunExistsError:
+    if reads.record(cursor.connection, run.run_id) is not None:
+        return RunExistsError(f"a run {run.run_id!r} is there already; use another id", run_id=run.run_id)
+    assert run.start_key is not None, "only the id and the start key are unique"
+    there = reads.started(cursor.connection, run.start_key)
+    assert there is not None
+    return RunExistsError(
+        f"the run {there.run_id!r} was started under the key {run.start_key!r} already; use another key",
+        run_id=there.run_id,
+    )
+
+
+def _take(cursor: sqlite3.Cursor, append: Append) -> None:
+    """Take messages out of the inbox. Those with an event id leave a mark, by which a second one is known for ever."""
+    rows = [(id, append.lease.key) for id in append.taken]
+    whose = f"id = ? AND run IN ({NOBODY}, ?) AND is_taken = 0"
+    cursor.executemany(f"UPDATE inbox SET is_taken = 1, payload = '' WHERE {whose} AND event_id IS NOT NULL", rows)
+    marked = cursor.rowcount
+    cursor.executemany(f"DELETE FROM inbox WHERE {whose} AND event_id IS NULL", rows)
+    if marked + cursor.rowcount != len(rows):
+        raise MessageTakenError(
+            f"a message that run {append.lease.run_id!r} was to take is gone from the inbox; read its messages again",
+            run_id=append.lease.run_id,
+        )
+
+
+def _open_waits(cursor: sqlite3.Cursor, key: int, waits: Sequence[Wait], at: int) -> None:
+    cursor.executemany("INSERT INTO waits (run, call, type, key) VALUES (?, ?, ?, ?)", [(key, *wait) for wait in waits])
+    # A child that ended before anyone waited for it has nobody else to tell of it.
+    children = [(key, wait.key, at, wait.key) for wait in waits if wait.type == CHILD_ENDED]
+    cursor.executemany(
+        f"INSERT INTO inbox (run, type, key, payload, at) SELECT ?, '{CHILD_ENDED}', ?, '{NO_PAYLOAD}', ? "
+        f"WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = ? AND status NOT IN {LIVE})",
+        children,
+    )
+
+
+def _end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
+    """Close the waits of a run that ended, and tell the runs that wait for it."""
+    cursor.execute("DELETE FROM waits WHERE run = ?", (lease.key,))
+    cursor.execute(
+        f"INSERT INTO inbox (run, type, key, payload, at) SELECT run, type, key, '{NO_PAYLOAD}', ? "
+        f"FROM waits WHERE type = '{CHILD_ENDED}' AND key = ? GROUP BY run ORDER BY min(id)",
+        (at, lease.run_id),
+    )
+
+
+def _succeed(cursor: sqlite3.Cursor, key: int, creation: Creation) -> None:
+    """Create the successor, and hand it the messages that its predecessor did not take."""
+    successor = create(cursor, creation)
+    cursor.execute("UPDATE inbox SET run = ? WHERE run = ? AND is_taken = 0", (successor.key, key))
+    # The predecessor remembers them too: a second one that is addressed to it is still a second one.
+    cursor.execute(
+        "INSERT INTO inbox (run, type, key, event_id, payload, at, is_taken) "
+        "SELECT ?, type, key, event_id, '', at, 1 FROM inbox WHERE run = ? AND event_id IS NOT NULL",
+        (key, successor.key),
+    )
+
+
+def _find_run(cursor: sqlite3.Cursor, run_id: str) -> int:
+    row = cursor.execute("SELECT key FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    if row is None:
+        raise RunNotFoundError(f"a message was addressed to run {run_id!r}, and there is no such run", run_id=run_id)
+    return int(row[0])
+
+
+def _receiver_of_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> RunRecord | None:
+    """The receiver of the message that was posted first, as long as nobody took it."""
+    row = cursor.execute(
+        "SELECT id, run, type, key FROM inbox WHERE run = ? AND event_id = ? AND is_taken = 0", (run, event_id)
+    ).fetchone()
+    return None if row is None else reads.receiver(cursor.connection, Pending(*row))

@@ -1,0 +1,948 @@
+import dataclasses
+import enum
+import io
+import json
+import math
+import pathlib
+import sys
+import threading
+import typing
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from inspect import Parameter
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field
+
+from satay import codec as codec_module
+from satay import tags
+from satay.codec import (
+    InputCodec,
+    ValueCodec,
+    input_codec,
+    json_quote,
+    pickle_codec,
+    result_codec,
+    to_plain,
+    value_codec,
+)
+from satay.errors import DecodeError, EncodeError, InvalidValueError, PayloadTooLargeError
+from satay.model import MISSING
+
+WHERE = "the result of task 'fetch'"
+UNTYPED = value_codec(MISSING)
+PARIS = ZoneInfo("Europe/Paris")
+
+
+class Color(str, enum.Enum):  # noqa: UP042  # the older spelling is what this is about
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mood(enum.StrEnum):
+    GOOD = "good"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Shape(enum.Enum):
+    ROUND = ("round", 0)
+    SQUARE = ("square", 4)
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Pair(NamedTuple):
+    left: int
+    right: Any = None
+
+
+class RicherPair(Pair):
+    def total(self) -> int:
+        return self.left + 1
+
+
+@dataclasses.dataclass
+class A:
+    x: int
+
+
+@dataclasses.dataclass
+class B:
+    x: int
+
+
+@dataclasses.dataclass
+class Node:
+    value: Any
+    next: "Node | None" = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    name: str
+    sizes: tuple[int, ...] = ()
+
+
+CALLS: list[str] = []
+
+
+@dataclasses.dataclass
+class Prepared:
+    total: int
+    step: dataclasses.InitVar[int] = 1
+    seen: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self, step: int) -> None:
+        CALLS.append("post_init")
+        self.total += step
+        self.extra = "kept"
+
+
+@dataclasses.dataclass(eq=False)
+class Incomparable:
+    when: datetime
+    note: str = ""
+
+
+class Item(BaseModel):
+    name: str
+    price: Decimal = Decimal("1.50")
+
+
+class Order(BaseModel):
+    uid: int = Field(alias="id")
+    items: list[Item] = []
+    when: datetime | None = None
+
+
+class Crossed(BaseModel):
+    a: int = Field(alias="b")
+    b: int = Field(alias="a")
+
+
+class Lopsided(BaseModel):
+    user_name: str = Field(validation_alias="userName", serialization_alias="user-name")
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented order
+    @property
+    def shout(self) -> str:
+        return self.user_name.upper()
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=lambda name: name.upper(), extra="forbid")
+    long_name: int
+
+
+class Private(BaseModel):
+    x: int
+    _hidden: list[int] = PrivateAttr(default_factory=list)
+
+
+class Loose(BaseModel):
+    data: Any = None
+    bag: dict = Field(default_factory=dict)  # type: ignore[type-arg]  # bare on purpose
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    x: int = 0
+
+
+class Tagged(BaseModel):
+    names: set[str]
+
+
+class Secret(BaseModel):
+    token: SecretStr
+
+
+class Excluding(BaseModel):
+    x: int
+    hidden: str = Field(default="", exclude=True)
+
+
+@dataclasses.dataclass(eq=False)
+class SecretBox:
+    token: SecretStr
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Kennel(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
+class Puppy(Dog):
+    age: int = 0
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+T = TypeVar("T")
+
+
+class Box(BaseModel, Generic[T]):
+    content: T
+
+
+class Movie(typing.TypedDict):
+    title: str
+    extra: dict[str, Any]
+
+
+class Html(str):
+    pass
+
+
+class Whole(int):
+    pass
+
+
+class Bag(dict[str, int]):
+    pass
+
+
+class Batch(list[int]):
+    pass
+
+
+def survives(annotation: object, value: Any) -> Any:
+    """The copy, once it is known that the text is strict JSON in UTF-8 and reads back as the same copy."""
+    codec = value_codec(annotation)
+    text, copy = codec.encode_and_decode(value, WHERE)
+    text.encode()
+    json.loads(text, parse_constant=pytest.fail)
+    assert text == codec.encode(value, WHERE)
+    assert tags.find_difference(copy, codec.decode(text, WHERE)) is None
+    assert tags.find_difference(copy, codec.decode_data(to_plain(text), WHERE)) is None
+    return copy
+
+
+def assert_same(expected: Any, actual: Any) -> None:
+    assert tags.find_difference(expected, actual) is None, f"{expected!r} became {actual!r}"
+
+
+# --- the tagged format ------------------------------------------------------------------------------------------------
+
+zones = st.none() | st.sampled_from([UTC, PARIS, ZoneInfo("UTC"), timezone(timedelta(hours=-3, seconds=7))])
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.text(st.characters(categories=("Cs", "Lu", "Cc")))
+    | st.binary()
+    | st.binary().map(bytearray)
+    | st.decimals()
+    | st.uuids()
+    | st.complex_numbers()
+    | st.dates()
+    | st.timedeltas()
+    | st.datetimes(timezones=zones)
+    | st.times(timezones=st.none() | st.just(UTC))
+    | st.sampled_from([*Color, *Mood, *Level, *Shape, *Rights, Rights(0), Rights(3)])
+    | st.sampled_from([pathlib.Path("/a/b"), pathlib.PurePosixPath("x"), pathlib.PureWindowsPath("C:\\x")])
+)
+hashables = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    items = st.lists(inner, max_size=3)
+    return (
+        items
+        | items.map(tuple)
+        | items.map(lambda found: deque(found, maxlen=5))
+        | st.dictionaries(st.text() | st.just("$satay"), inner, max_size=3)
+        | st.dictionaries(hashables, inner, max_size=3)
+        | st.dictionaries(hashables, inner, max_size=3).map(OrderedDict)
+        | st.dictionaries(hashables, inner, max_size=3).map(lambda found: defaultdict(list, found))
+        | st.lists(hashables, max_size=3).map(Counter)
+        | st.sets(hashables, max_size=3)
+        | st.frozensets(hashables, max_size=3)
+        | st.builds(Node, inner)
+        | st.builds(Pair, st.integers(), inner)
+        | st.builds(Loose, data=inner)
+    )
+
+
+values = st.recursive(scalars, containers, max_leaves=8)
+
+
+@given(values)
+def test_every_supported_value_reads_back_the_same_with_the_same_types(value: Any) -> None:
+    assert_same(value, survives(MISSING, value))
+
+
+@given(values)
+def test_a_loose_part_of_a_declared_type_keeps_its_types(value: Any) -> None:
+    assert_same(Loose(data=value), survives(Loose, Loose(data=value)))
+
+
+@given(st.sets(st.text()))
+def test_equal_sets_have_equal_texts(value: set[str]) -> None:
+    backwards: set[str] = set()
+    backwards.update(sorted(value, reverse=True))
+
+    assert UNTYPED.encode(value, WHERE) == UNTYPED.encode(backwards, WHERE)
+
+
+@pytest.mark.parametrize("annotation", [set[str], dict[str, frozenset[int]], Tagged])
+def test_a_declared_set_is_written_in_order_and_checked(annotation: Any) -> None:
+    names = {str(number) for number in range(50)}
+    value = {set[str]: names, Tagged: Tagged(names=names)}.get(annotation, {"x": frozenset({3, 1, 2})})
+    text = value_codec(annotation).encode(value, WHERE)
+    items = json.loads(text)
+
+    assert_same(value, survives(annotation, value))
+    if annotation == set[str]:
+        assert sorted(names) == items["items"]
+        assert_same(names, survives(annotation, sorted(names)))
+        with pytest.raises(EncodeError, match="does not fit"):
+            value_codec(annotation).encode({1}, WHERE)
+
+
+def test_plain_data_is_written_as_plain_json() -> None:
+    assert '{"a":[1,2.5,"é",null,true]}' == UNTYPED.encode({"a": [1, 2.5, "é", None, True]}, WHERE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$satay": "tuple", "items": [1]},
+        [{"$satay": 1, "x": {"$satay": None}}],
+        {"a": {"$satay": "dataclass", "type": "subprocess:Popen", "fields": {}}},
+        "$satay",
+        ['{"$satay":"bytes"}'],
+    ],
+)
+def test_user_data_that_looks_like_a_tag_reads_back_unchanged(value: Any) -> None:
+    assert value == survives(MISSING, value)
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "\ud800x", "\ud83d\ude00", "\U0001f600", "e\u0301", {"\udfff": 1}])
+def test_any_text_reads_back_whether_or_not_a_type_is_declared(value: Any) -> None:
+    assert value == survives(MISSING, value)
+    assert value == survives(type(value) if isinstance(value, str) else dict[str, int], value)
+
+
+def test_a_model_may_hold_text_that_pydantic_refuses() -> None:
+    model = Item.model_construct(name="\ud800", price=Decimal(1))
+
+    assert model == survives(Item, model)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2024, 1, 1),  # noqa: DTZ001  # naive on purpose
+        datetime(2024, 1, 1, tzinfo=UTC),
+        datetime(2024, 10, 27, 2, 30, tzinfo=PARIS),
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=PARIS),
+        datetime(2024, 10, 27, 2, 30, fold=1),  # noqa: DTZ001
+        datetime(1, 1, 1),  # noqa: DTZ001
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1), "CET")),
+        date(1, 1, 1),
+        time(23, 59, 59, 1),
+        time(1, tzinfo=UTC),
+        timedelta(days=999_999, microseconds=1),
+        timedelta(days=-1, microseconds=1),
+    ],
+)
+def test_moments_and_spans_read_back_exactly(value: Any) -> None:
+    for annotation in (MISSING, type(value), type(value) | None, list[Any]):
+        given_value = [value] if annotation == list[Any] else value
+        copy = survives(annotation, given_value)
+
+        assert_same(given_value, copy)
+        if isinstance(value, datetime):
+            moment = copy[0] if isinstance(copy, list) else copy
+            assert value.utcoffset() == moment.utcoffset()
+            assert isinstance(moment.tzinfo, ZoneInfo) == isinstance(value.tzinfo, ZoneInfo)
+
+
+def test_a_zone_still_knows_its_daylight_saving_time_in_a_model() -> None:
+    order = Order(id=1, when=datetime(2024, 1, 1, tzinfo=PARIS))
+    copy = survives(Order, order)
+
+    assert timedelta(hours=2) == (copy.when + timedelta(days=180)).utcoffset()
+
+
+@pytest.mark.parametrize("annotation", [MISSING, Any, object, list, dict, list[Any], dict[str, Any]])
+@pytest.mark.parametrize("value", [Mood.GOOD, Level.HIGH, Color.RED, Shape.ROUND, Rights.READ, Pair(1), RicherPair(1)])
+def test_enums_and_named_tuples_keep_their_type_whatever_the_annotation(annotation: Any, value: Any) -> None:
+    in_list = annotation in (list, list[Any])
+    in_dict = annotation in (dict, dict[str, Any])
+    holder = [value] if in_list else {"value": value} if in_dict else value
+
+    assert_same(holder, survives(annotation, holder))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Counter[str], Counter("abca")),
+        (defaultdict[str, list[int]], defaultdict(list, {"a": [1]})),
+        (OrderedDict[str, int], OrderedDict(b=1, a=2)),
+        (deque[int], deque([1, 2, 3], maxlen=3)),
+        (frozenset[int], frozenset({1, 2})),
+        (Pair, Pair(1, 2)),
+        (Frozen, Frozen(name="x", sizes=(1, 2))),
+        (Incomparable, Incomparable(datetime(2024, 1, 1, tzinfo=UTC))),
+        (Sequence[int], (1, 2)),
+        (tuple[int, str], (1, "x")),
+        (bytes, b"\xff\x00"),
+        (dict[tuple[int, int], str], {(1, 2): "x"}),
+        (dict[Level, int], {Level.HIGH: 1}),
+        (float, math.nan),
+        (float | None, math.inf),
+        (list[float], [math.nan, -math.inf]),
+        pytest.param(int, 10**5000, id="huge"),
+        (str | Mood, Mood.GOOD),
+        (int | float, 1.0),
+        (bool | int, True),
+        (Rights, Rights.READ | Rights.WRITE),
+        (Rights | None, Rights.READ),
+        (Shape, Shape.ROUND),
+        (list[Shape], [Shape.SQUARE]),
+        (Literal["a", Color.RED], Color.RED),
+        (pathlib.Path, pathlib.Path("/tmp/x")),
+        (UUID, UUID(int=7)),
+        (Decimal, Decimal("1.10")),
+        (Any, Decimal("NaN")),
+        (Movie, {"title": "x", "extra": {"a": (1, 2)}}),
+        (dict[str, int], {"$satay": 1}),
+    ],
+)
+def test_declared_containers_and_scalars_read_back_the_same(annotation: Any, value: Any) -> None:
+    copy = survives(annotation, value)
+
+    assert_same(value, copy)
+    assert copy is not value or not isinstance(value, list | dict | set | deque)
+
+
+def test_a_defaultdict_still_makes_values() -> None:
+    copy = survives(MISSING, defaultdict(list, {"a": [1]}))
+    copy["new"].append(1)
+
+    assert {"a": [1], "new": [1]} == copy
+
+
+def test_a_dataclass_is_filled_without_running_its_code() -> None:
+    value = Prepared(1, step=2)
+    CALLS.clear()
+    copy = UNTYPED.encode_and_decode(value, WHERE)[1]
+
+    assert value == copy
+    assert "kept" == copy.extra
+    assert [] == CALLS
+
+
+def test_a_declared_dataclass_that_changes_its_own_fields_reads_back_equal() -> None:
+    assert Prepared(1, step=2) == survives(Prepared, Prepared(1, step=2))
+
+
+def test_a_named_tuple_with_attributes_of_its_own_is_refused() -> None:
+    value = RicherPair(1)
+    value.__dict__["memo"] = 1
+
+    with pytest.raises(EncodeError, match="attributes beside its fields"):
+        UNTYPED.encode(value, WHERE)
+
+
+@pytest.mark.parametrize("value", [Html("x"), Whole(1), Bag(), Batch(), type("Local", (), {})(), threading.Lock()])
+def test_what_cannot_be_rebuilt_is_refused_with_its_path(value: Any) -> None:
+    with pytest.raises(
+        EncodeError, match=r"the result of task 'fetch' cannot be recorded: at \$\.items\[1\]"
+    ) as caught:
+        UNTYPED.encode({"items": [0, value]}, WHERE)
+
+    assert "$.items[1]" == caught.value.path
+
+
+def test_a_class_inside_a_function_is_refused_because_it_cannot_be_found_again() -> None:
+    @dataclasses.dataclass
+    class Hidden:
+        x: int
+
+    with pytest.raises(EncodeError, match="define it at the top of a module"):
+        UNTYPED.encode(Hidden(1), WHERE)
+
+
+def test_the_path_leads_through_every_kind_of_container() -> None:
+    with pytest.raises(EncodeError) as caught:
+        UNTYPED.encode({"a b": [Node(Pair(1, {2: {object()}}))]}, WHERE)
+
+    assert "$['a b'][0].value.right[2][0]" == caught.value.path
+
+
+def test_an_unencodable_field_of_a_declared_model_is_named() -> None:
+    with pytest.raises(EncodeError) as caught:
+        value_codec(Loose).encode(Loose(data=object()), WHERE)
+
+    assert "$.data" == caught.value.path
+
+
+@pytest.mark.parametrize("annotation", [MISSING, list[Any], Node, Loose])
+def test_a_value_that_holds_itself_is_refused(annotation: Any) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    node = Node(1)
+    node.next = node
+    holder = {Node: node, Loose: Loose(data=loop)}.get(annotation, loop)
+
+    with pytest.raises(EncodeError):
+        value_codec(annotation).encode(holder, WHERE)
+
+
+@pytest.mark.parametrize("depth", [300, 100_000])
+def test_deep_nesting_is_refused_and_never_a_recursion_error(depth: int) -> None:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+
+    for annotation in (MISSING, list[Any], Loose):
+        with pytest.raises(EncodeError):
+            value_codec(annotation).encode(Loose(data=value) if annotation is Loose else value, WHERE)
+    with pytest.raises(DecodeError):
+        UNTYPED.decode("[" * 100_000, WHERE)
+
+
+def test_moderate_nesting_of_any_kind_reads_back() -> None:
+    value: Any = ()
+    for _ in range(150):
+        value = (value,)
+
+    assert value == UNTYPED.encode_and_decode(value, WHERE)[1]
+
+
+@pytest.mark.parametrize("value", [10**18, -(2**70), 10**4000, -(10**5000)], ids=["18", "22", "4000", "5000"])
+def test_integers_of_any_size_read_back(value: int) -> None:
+    assert value == survives(int, value)
+    assert value == survives(MISSING, [value])[0]
+
+
+@pytest.mark.parametrize("annotation", [str, MISSING, list[str]])
+def test_a_payload_above_the_limit_has_its_own_error(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tags, "MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr(codec_module, "_SHORT_TEXT", 100)
+    value: Any = ["é" * 500] if annotation == list[str] else "é" * 500
+
+    with pytest.raises(PayloadTooLargeError, match="the limit of 1000"):
+        value_codec(annotation).encode(value, WHERE)
+    with pytest.raises(PayloadTooLargeError):
+        input_codec(lambda a, b: None).encode(("x" * 600, "x" * 600), {}, WHERE)
+
+
+# --- decoding is inert ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["subprocess.Popen", "subprocess:Popen", "os:system", "builtins:eval", "io:StringIO", ""]
+)
+@pytest.mark.parametrize("kind", ["dataclass", "model", "enum", "flag", "namedtuple"])
+def test_a_tag_that_names_anything_but_a_data_class_is_inert(name: str, kind: str, tmp_path: pathlib.Path) -> None:
+    witness = tmp_path / "x"
+    fields = {"args": f"touch {witness}", "shell": True}
+    text = json.dumps({"$satay": kind, "type": name, "fields": fields, "name": "x", "value": 1, "set": []})
+
+    with pytest.raises(DecodeError, match="the result of task 'fetch' cannot be read"):
+        UNTYPED.decode(text, WHERE)
+    with pytest.raises(DecodeError):
+        value_codec(Item).decode(text, WHERE)
+    assert not witness.exists()
+
+
+def test_a_tag_never_imports_a_module() -> None:
+    assert "this" not in sys.modules
+    with pytest.raises(DecodeError, match="no imported module"):
+        UNTYPED.decode('{"$satay":"dataclass","type":"this:Zen","fields":{}}', WHERE)
+
+    assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "NaN",
+        "[Infinity]",
+        '{"$satay":"pickle","data":"gASVAAAA"}',
+        '{"$satay":"unheard of"}',
+        '{"$satay":["list"]}',
+        '{"$satay":"bytes","base64":"!"}',
+        '{"$satay":"set","items":[[1]]}',
+        '{"$satay":"datetime","value":"yesterday"}',
+        '{"$satay":"time","value":"1","zone":"../../etc/passwd"}',
+        '{"$satay":"Decimal","value":"x"}',
+        '{"$satay":"deque","items":1,"maxlen":-1}',
+        '{"$satay":"int","hex":[]}',
+        '{"$satay":"defaultdict","factory":"eval","items":[]}',
+        f'{{"$satay":"enum","type":"{__name__}:Color","name":"GREEN"}}',
+        f'{{"$satay":"model","type":"{__name__}:Item","fields":{{"x":1}},"set":[]}}',
+        f'{{"$satay":"namedtuple","type":"{__name__}:Pair","fields":{{"up":1}}}}',
+        f'{{"$satay":"dataclass","type":"{__name__}:Node","fields":{{}}}}',
+    ],
+)
+def test_damaged_text_is_a_decode_error(text: str) -> None:
+    with pytest.raises(DecodeError):
+        UNTYPED.decode(text, WHERE)
+
+
+def test_a_field_that_was_added_since_takes_its_default() -> None:
+    node = UNTYPED.decode(f'{{"$satay":"dataclass","type":"{__name__}:Node","fields":{{"value":1}}}}', WHERE)
+    item = UNTYPED.decode(
+        f'{{"$satay":"model","type":"{__name__}:Item","fields":{{"name":"x"}},"set":["name"]}}', WHERE
+    )
+
+    assert Node(1) == node
+    assert Item(name="x") == item
+
+
+def test_recorded_text_that_no_longer_fits_is_a_decode_error() -> None:
+    with pytest.raises(DecodeError, match=r"fetch.* does not fit the type that the code declares now: at \$\.name"):
+        value_codec(Item).decode('{"price":"1"}', WHERE)
+    for annotation in (int, float, bool, str, None):
+        with pytest.raises(DecodeError):
+            value_codec(annotation).decode('{"a":[]}', WHERE)
+
+
+def test_plain_data_shows_tags_and_builds_no_type() -> None:
+    text = UNTYPED.encode([Node(math.nan)], WHERE)
+
+    fields = {"value": {"$satay": "float", "value": "nan"}, "next": None}
+    assert [{"$satay": "dataclass", "type": f"{__name__}:Node", "fields": fields}] == to_plain(text)
+
+
+# --- declared types ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Order, Order(id=7, items=[Item(name="x")])),
+        (Crossed, Crossed(b=1, a=2)),
+        (Lopsided, Lopsided(userName="x")),
+        (Camel, Camel(LONG_NAME=1)),
+        (Kennel, Kennel(pet=Dog())),
+        (Numbers, Numbers([1, 2])),
+        (Box[int], Box[int](content=1)),
+        (Box[set[int]], Box[set[int]](content={1})),
+        (Box[bytes], Box[bytes](content=b"\xff")),
+        (Open, Open(x=1, other=(1, 2))),
+        (list[Dog], [Puppy(age=3)]),
+        (Excluding, Excluding(x=1, hidden="kept")),
+        (A | B, B(1)),
+        (list[A | B], [B(1), A(1)]),
+        (dict[str, A | B], {"x": B(1)}),
+    ],
+)
+def test_models_and_unions_read_back_the_same(annotation: Any, value: Any) -> None:
+    assert_same(value, survives(annotation, value))
+
+
+def test_a_generic_model_reads_back_without_an_annotation() -> None:
+    value = Box[int](content=1)
+
+    assert_same(value, survives(MISSING, value))
+    with pytest.raises(DecodeError, match="no imported module defines"):
+        UNTYPED.decode(f'{{"$satay":"model","type":"{__name__}:Box[Nothing]","fields":{{}},"set":[]}}', WHERE)
+
+
+def test_private_attributes_read_back() -> None:
+    model = Private(x=1)
+    model._hidden.append(5)
+
+    assert [5] == survives(Private, model)._hidden
+    assert [5] == survives(MISSING, model)._hidden
+
+
+@pytest.mark.parametrize("annotation", [Secret, SecretBox, SecretStr, MISSING])
+def test_a_masked_secret_never_slips_through(annotation: Any) -> None:
+    secret = SecretStr("hunter2")
+    value = {Secret: Secret(token=secret), SecretBox: SecretBox(secret)}.get(annotation, secret)
+
+    with pytest.raises(EncodeError, match="SecretStr") as caught:
+        value_codec(annotation).encode(value, WHERE)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_text_of_a_model_is_readable_json_by_field_name() -> None:
+    assert '{"uid":7,"items":[],"when":null}' == value_codec(Order).encode(Order(id=7), WHERE)
+
+
+def test_a_union_member_keeps_its_type_through_recorded_text() -> None:
+    text = value_codec(A | B).encode(B(1), WHERE)
+
+    assert "B" == type(value_codec(A | B).decode(text, WHERE)).__name__
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (list[str], [Mood.GOOD], ["good"]),
+        (int, Level.HIGH, 3),
+        (str, Html("x"), "x"),
+        (float, 3, 3.0),
+        (list[int], (1, 2), [1, 2]),
+        (Order, {"id": 7}, Order(id=7)),
+        (Order, {"id": 7, "items": [{"name": "x"}]}, Order(id=7, items=[Item(name="x")])),
+    ],
+)
+def test_a_value_becomes_the_type_that_was_declared(annotation: Any, value: Any, expected: Any) -> None:
+    assert_same(expected, survives(annotation, value))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "path"),
+    [
+        (int, "many", "$"),
+        (type(None), 5, "$"),
+        (str, 5, "$"),
+        (Order, {"id": 1, "items": [{"name": 5}]}, "$.items[0].name"),
+        (list[Color], ["red", "green"], "$[1]"),
+        (bool, "perhaps", "$"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_path(annotation: Any, value: Any, path: str) -> None:
+    with pytest.raises(EncodeError, match="'fetch' does not fit its declared type") as caught:
+        value_codec(annotation).encode(value, WHERE)
+
+    assert path == caught.value.path
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "annotation", [None, Parameter.empty, int, "unresolvable", Annotated[int, {"unit": "m"}], io.IOBase]
+)
+def test_any_annotation_has_a_codec(annotation: Any) -> None:
+    assert isinstance(value_codec(annotation), ValueCodec)
+
+
+def test_codecs_are_made_once() -> None:
+    assert value_codec(list[Order]) is value_codec(list[Order])
+
+
+def test_the_copy_shares_nothing_with_the_original() -> None:
+    for annotation in (MISSING, list[list[int]], list[Any]):
+        value = [[1]]
+        copy = value_codec(annotation).encode_and_decode(value, WHERE)[1]
+        copy[0].append(2)
+
+        assert [[1]] == value
+
+
+@given(st.text())
+def test_quoted_text_is_json_in_utf_8(text: str) -> None:
+    assert text == json.loads(json_quote(text).encode())
+
+
+def test_quoting_escapes_a_lone_surrogate() -> None:
+    assert '"\\ud800"' == json_quote("\ud800")
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+class Job(BaseModel):
+    name: str = Field(alias="jobName")
+    tries: int = 1
+
+
+async def run_job(job: Job, dry: bool = False) -> None: ...
+
+
+def every_kind(a: int, /, b: str = "b", *rest: Color, c: Any = None, **options: Decimal) -> None: ...
+
+
+def paint(x: Color, others: Sequence[Color] = (), by: dict[Color, int] | None = None) -> None: ...
+
+
+def forward(
+    x: "Later",
+    y: "Nowhere",  # type: ignore[name-defined]  # noqa: F821  # a name for type checkers only
+    z: Color,
+) -> "list[Later]":
+    return [x]
+
+
+@dataclasses.dataclass
+class Later:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text", "call"),
+    [
+        ((1,), {}, '{"a":1}', ((1,), {})),
+        ((1, "x"), {}, '{"a":1,"b":"x"}', ((1, "x"), {})),
+        ((1,), {"b": "x"}, '{"a":1,"b":"x"}', ((1, "x"), {})),
+        ((1,), {"c": [2]}, '{"a":1,"c":[2]}', ((1,), {"c": [2]})),
+        (
+            (1, "x", "red", Color.BLUE),
+            {"c": 1, "d": Decimal("1.5")},
+            '{"a":1,"b":"x","*rest":["red","blue"],"c":1,"**options":{"d":"1.5"}}',
+            ((1, "x", Color.RED, Color.BLUE), {"c": 1, "d": Decimal("1.5")}),
+        ),
+    ],
+)
+def test_a_call_is_recorded_by_parameter(args: Any, kwargs: Any, text: str, call: Any) -> None:
+    codec = input_codec(every_kind)
+
+    assert text == codec.encode(args, kwargs, WHERE)
+    assert_same(call, codec.decode(text, WHERE))
+    assert_same((text, *call), codec.encode_and_decode(args, kwargs, WHERE))
+
+
+def test_a_parameter_after_a_gap_is_passed_by_keyword() -> None:
+    codec = input_codec(lambda a, b=1, c=2: None)
+
+    assert ((1,), {"c": 3}) == codec.decode(codec.encode((1,), {"c": 3}, WHERE), WHERE)
+
+
+def test_the_order_of_keywords_does_not_change_the_text() -> None:
+    codec = input_codec(lambda a, b: None)
+
+    assert codec.encode((), {"a": 1, "b": 2}, WHERE) == codec.encode((), {"b": 2, "a": 1}, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"job": 2}), ((1,), {"wet": True}), ((), {"dry": True})]
+)
+def test_a_call_that_python_refuses_is_an_invalid_value(args: Any, kwargs: Any) -> None:
+    with pytest.raises(InvalidValueError, match="the input of 'run_job' does not fit the function: "):
+        input_codec(run_job).encode(args, kwargs, "the input of 'run_job'")
+
+
+@pytest.mark.parametrize("value", [Job(jobName="x"), {"jobName": "x"}, {"name": "x", "tries": 1}])
+def test_typing_applies_to_each_parameter_whatever_the_others_are(value: Any) -> None:
+    codec = input_codec(run_job)
+    args, kwargs = codec.decode(codec.encode((value,), {}, WHERE), WHERE)
+
+    assert ((Job(jobName="x"),), {}) == (args, kwargs)
+
+
+def test_an_argument_that_does_not_fit_is_named_with_its_field() -> None:
+    with pytest.raises(EncodeError, match=r"argument 'job' of the input of 'w' does not fit.*\$\.tries") as caught:
+        input_codec(run_job).encode(({"jobName": "x", "tries": "many"},), {}, "the input of 'w'")
+
+    assert "$.tries" == caught.value.path
+
+
+def test_an_enum_argument_is_the_member_or_an_error_and_never_its_letters() -> None:
+    codec = input_codec(paint)
+    for red in (Color.RED, "red"):
+        args, _ = codec.decode(codec.encode((red, [red], {red: 1}), {}, WHERE), WHERE)
+
+        assert (Color.RED, [Color.RED], {Color.RED: 1}) == args
+        assert all(isinstance(item, Color) for item in (args[0], *args[1], *args[2]))
+    with pytest.raises(EncodeError, match="argument 'x'"):
+        codec.encode(("green",), {}, WHERE)
+
+
+def test_an_unencodable_argument_is_named() -> None:
+    with pytest.raises(EncodeError, match=r"argument '\*\*options' of the input"):
+        input_codec(every_kind).encode((1,), {"d": object()}, "the input")
+
+
+def test_a_hint_that_cannot_be_resolved_counts_as_none_and_spares_the_others() -> None:
+    codec = input_codec(forward)
+    args, _ = codec.decode(codec.encode(({"x": 1}, {1, 2}, "red"), {}, WHERE), WHERE)
+
+    assert (Later(1), {1, 2}, Color.RED) == args
+    assert [Later(1)] == result_codec(forward).decode('[{"x":1}]', WHERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"dry":true}', "nothing was recorded for 'job'"),
+        ('{"job":{"name":"x"},"fast":1}', "takes no parameter named 'fast'"),
+        ('{"job":{}}', "argument 'job'"),
+        ("[]", "not an object"),
+        ("[", "not valid JSON"),
+    ],
+)
+def test_a_recorded_call_that_no_longer_fits_is_a_decode_error(text: str, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        input_codec(run_job).decode(text, WHERE)
+
+
+@pytest.mark.parametrize("text", ['{"a":1,"*rest":5}', '{"a":1,"**options":[]}'])
+def test_damaged_variadic_arguments_are_decode_errors(text: str) -> None:
+    with pytest.raises(DecodeError):
+        input_codec(every_kind).decode(text, WHERE)
+
+
+def test_each_decoding_gives_fresh_arguments() -> None:
+    codec = input_codec(lambda xs: None)
+    original = [1]
+    text, (copy,), _ = codec.encode_and_decode((original,), {}, WHERE)
+    copy.append(2)
+    codec.decode(text, WHERE)[0][0].append(3)
+
+    assert [1] == original
+    assert (([1],), {}) == codec.decode(text, WHERE)
+
+
+@given(st.lists(values, max_size=3), st.dictionaries(st.sampled_from("xyz"), values, max_size=2))
+def test_any_arguments_read_back(args: list[Any], kwargs: dict[str, Any]) -> None:
+    codec = InputCodec(lambda *args, **kwargs: None)
+
+    assert_same((tuple(args), kwargs), codec.decode(codec.encode(tuple(args), kwargs, WHERE), WHERE))
+
+
+# --- pickle -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pickle_is_marked_and_read_only_where_it_is_allowed() -> None:
+    text = pickle_codec().encode({1: Html("x")}, WHERE)
+
+    assert "pickle" == to_plain(text)["$satay"]
+    assert_same({1: Html("x")}, pickle_codec(allow_pickle=True).decode(text, WHERE))
+    for codec in (UNTYPED, value_codec(int), value_codec(Item), pickle_codec()):
+        with pytest.raises(DecodeError):
+            codec.decode(text, WHERE)
+
+
+def test_a_pickle_made_a_moment_ago_needs_no_permission_and_a_recorded_one_does() -> None:
+    codec = pickle_codec()
+    text, copy = codec.encode_and_decode([Html("x")], WHERE)
+
+    assert_same([Html("x")], copy)
+    assert_same([Html("x")], codec.decode(text, WHERE, allow_pickle=True))
+    with pytest.raises(DecodeError, match="SATAY_ALLOW_PICKLE"):
+        codec.decode(text, WHERE)
+
+
+def test_an_unpicklable_value_is_an_encode_error() -> None:
+    with pytest.raises(EncodeError, match="cannot be pickled"):
+        pickle_codec().encode(threading.Lock(), WHERE)
+
+
+def test_a_damaged_pickle_is_a_decode_error() -> None:
+    with pytest.raises(DecodeError, match="cannot be unpickled"):
+        pickle_codec(allow_pickle=True).decode('{"$satay":"pickle","data":"AAAA"}', WHERE)

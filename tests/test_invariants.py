@@ -1,0 +1,548 @@
+"""What holds for every run, whatever its shape: on a corpus of workflows, and on programs that are made up.
+
+Short as part of all tests; with SATAY_TORTURE=long also at random pairs of crashes, and on many more programs.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import satay
+from satay.clock import to_datetime
+from satay.errors import ForkValidationError
+from satay.journal import Journal, RunQuery, chain_digest
+from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord
+from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call
+from satay.stores.sqlite import open_sqlite
+from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
+from tests.corpus import RUN_ID, SHAPES, Shape, began, begin, no_script, outcome_of, run_until_crash
+
+T = TypeVar("T")
+
+IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
+HANG_SECONDS: Final = 30.0
+ROOT: Final = Path(__file__).parents[1]
+
+shapes = pytest.mark.parametrize("shape", [pytest.param(shape, id=name) for name, shape in SHAPES.items()])
+
+
+def in_loop(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(None if IS_LONG else 6 * HANG_SECONDS):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+# --- reading a journal ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that a journal says: the runs, and the entries of each."""
+
+    records: dict[str, RunRecord]
+    entries: dict[str, list[Entry]]
+
+    @classmethod
+    async def read(cls, journal: Journal) -> "History":
+        records = {record.run_id: record for record in await journal.runs(RunQuery(limit=1000))}
+        return cls(records, {run_id: list(await journal.read(run_id)) for run_id in records})
+
+    @classmethod
+    async def of(cls, place: Path) -> "History":
+        journal = await open_sqlite(place / "satay.db")
+        try:
+            return await cls.read(journal)
+        finally:
+            await journal.close()
+
+    def digest(self, run_ids: Iterable[str]) -> str:
+        """A hash over all rows of these runs."""
+        rows = repr([(self.records[run_id], self.entries[run_id]) for run_id in sorted(run_ids)])
+        return hashlib.sha256(rows.encode()).hexdigest()
+
+
+PASSED_OVER: Final = frozenset(
+    {
+        EntryType.WORKFLOW_RESUMED,
+        EntryType.WORKFLOW_SUSPENDED,
+        EntryType.TASK_ATTEMPT_STARTED,
+        EntryType.TASK_ATTEMPT_FAILED,
+        EntryType.RUN_FORKED,
+    }
+)
+"""What a crash or a fork may add to a journal, and what depends on the number of attempts."""
+
+INCIDENTAL: Final = frozenset({"seed", "started_at", "due", "retry_at", "message", "root", "run_id", "call", "ordinal", "continued_as", "event_id"})
+"""Facts that may be others after a crash: moments and numbers. A call is told by its name and its arguments."""
+
+
+def content(entries: Sequence[Entry]) -> list[str]:
+    """What a journal says of a run, one line an entry, without what may be another time or number."""
+    calls = {entry.seq: entry for entry in entries if entry.type in CALL_KIND}
+    lines = []
+    for entry in entries:
+        if entry.type in PASSED_OVER:
+            continue
+        told = [entry.type, _essence(entry)]
+        if "call" in facts(entry):
+            told.append(_essence(calls[facts(entry)["call"]]))
+        lines.append(" ".join(told))
+    return lines
+
+
+def _essence(entry: Entry) -> str:
+    known = {name: value for name, value in facts(entry).items() if name not in INCIDENTAL}
+    if isinstance(known.get("error"), dict):
+        known["error"] = {name: known["error"].get(name) for name in ("type", "message")}
+    return json.dumps(known, sort_keys=True)
+
+
+# --- the invariants ---------------------------------------------------------------------------------------------------
+
+
+def check_well_formed(history: History) -> None:
+    """Every run has ended, once; entries are numbered without gaps and chained; outcomes answer open calls, once."""
+    for run_id, entries in history.entries.items():
+        types = [entry.type for entry in entries]
+
+        assert EntryType.WORKFLOW_CREATED == types[0], run_id
+        assert list(range(1, len(entries) + 1)) == [entry.seq for entry in entries], run_id
+        for before, entry in pairwise(entries):
+            assert chain_digest(before.digest, entry.type, entry.at, entry.payload) == entry.digest, (run_id, entry)
+            assert before.at <= entry.at or EntryType.RUN_FORKED in types, (run_id, entry)
+        assert history.records[run_id].status.is_terminal, (run_id, history.records[run_id].status, types)
+        assert 1 == sum(type in TERMINAL_ENTRIES for type in types), (run_id, types)
+        assert types[-1] in TERMINAL_ENTRIES, (run_id, types)
+        check_calls(run_id, entries)
+
+
+def check_calls(run_id: str, entries: Sequence[Entry]) -> None:
+    outstanding: set[int] = set()
+    answered: Counter[int] = Counter()
+    for entry in entries:
+        if entry.type in CALL_KIND:
+            outstanding.add(entry.seq)
+        elif entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED:
+            call = outcome_call(entry)
+            assert call in outstanding, (run_id, entry)
+            outstanding.discard(call)
+            answered[call] += 1
+        elif entry.type == EntryType.CALL_CANCELLED:
+            assert outcome_call(entry) in outstanding, (run_id, entry)
+            outstanding.discard(outcome_call(entry))
+    assert all(times == 1 for times in answered.values()), (run_id, answered)
+
+
+def check_continued(before: History, after: History) -> None:
+    """What was written before a crash stands unchanged at the beginning of what there is now."""
+    for run_id, entries in before.entries.items():
+        assert entries == after.entries[run_id][: len(entries)], run_id
+
+
+def check_nothing_ran_again(before: History, ran_later: Sequence[tuple[str, str, int | str | None]]) -> None:
+    """No body runs whose outcome the journal had."""
+    finished = {
+        (run_id, known["task"], known["key"] if "key" in known else known["ordinal"])
+        for run_id, entries in before.entries.items()
+        for entry in entries
+        if entry.type in (EntryType.TASK_COMPLETED, EntryType.TASK_FAILED)
+        for known in [facts(entries[outcome_call(entry) - 1])]
+    }
+
+    assert not finished.intersection(ran_later)
+
+
+def check_same(expected: History, found: History, *, is_ordered: bool, is_repeatable: bool = True) -> None:
+    """Two journals say the same of the same runs."""
+    assert sorted(expected.entries) == sorted(found.entries)
+    for run_id, entries in expected.entries.items():
+        one, other = content(entries), content(found.entries[run_id])
+        if not is_repeatable:
+            one, other = [line.split()[0] for line in one], [line.split()[0] for line in other]
+        if is_ordered:
+            assert one == other, run_id
+        else:
+            assert Counter(one) == Counter(other), run_id
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run that nothing disturbed."""
+
+    place: Path
+    outcome: list[Any]
+    history: History
+    appends: int
+
+
+async def undisturbed(place: Path, shape: Shape) -> Reference:
+    faults = Faults()
+    outcome, _ = await run_until_crash(place, shape, faults)
+    assert outcome is not None
+    history = await History.of(place)
+    check_well_formed(history)
+    return Reference(place, outcome, history, faults.appends_written)
+
+
+async def check_crashes(place: Path, shape: Shape, reference: Reference, crashes: Sequence[Faults]) -> bool:
+    """Crash as told, one after the other, then let the run end: nobody can tell. False if it ended before a crash."""
+    shutil.rmtree(place, ignore_errors=True)
+    moment = None
+    before = History({}, {})
+    is_repeatable = True
+    try:
+        for faults in (*crashes, Faults()):
+            began.clear()
+            async with asyncio.timeout(HANG_SECONDS):
+                outcome, moment = await run_until_crash(place, shape, faults, moment)
+            after = await History.of(place)
+            check_continued(before, after)
+            check_nothing_ran_again(before, began)
+            if outcome is not None:
+                break
+            is_repeatable = is_repeatable and RUN_ID in after.entries
+            before = after
+        check_well_formed(after)
+        assert reference.outcome == outcome
+        check_same(
+            reference.history,
+            after,
+            is_ordered=shape.is_ordered,
+            is_repeatable=is_repeatable or shape.name != "chance",
+        )
+    except BaseException as error:
+        error.add_note(f"{shape.name}: {list(crashes)}")
+        raise
+    return outcome is None or all(faults.is_crashed for faults in crashes)
+
+
+async def check_crashes_everywhere(place: Path, shape: Shape, reference: Reference) -> None:
+    for append in count(1):
+        if not await check_crashes(place, shape, reference, [Faults().crash_after(append=append)]):
+            break
+        await check_crashes(place, shape, reference, [Faults().crash_before(append=append)])
+
+
+async def check_random_crashes(place: Path, shape: Shape, reference: Reference, seed: int, crashes: int = 2) -> None:
+    chance = random.Random(seed)
+    faults = []
+    for _ in range(crashes):
+        append = chance.randint(1, reference.appends)
+        kind = Faults().crash_after if chance.random() < 0.5 else Faults().crash_before
+        faults.append(kind(append=append))
+    await check_crashes(place, shape, reference, faults)
+
+
+async def check_forks(reference: Reference, shape: Shape, source_id: str, depth: int = 1, step: int = 1) -> None:
+    """Fork a run after every entry: the fork ends as its source did, or is refused; the source stays what it is."""
+    source = (await History.of(reference.place)).entries[source_id]
+    for seq in range(1, len(source) + 1, step):
+        fork_id = f"{source_id}+{seq}"
+        try:
+            async with asyncio.timeout(HANG_SECONDS):
+                await check_fork(reference, shape, source_id, source, seq, fork_id)
+        except BaseException as error:
+            error.add_note(f"{shape.name}: fork {fork_id} after entry {seq} ({source[seq - 1].type})")
+            raise
+        if depth > 1 and seq < len(source):
+            await check_forks(reference, shape, fork_id, depth - 1, step=3)
+
+
+async def check_fork(
+    reference: Reference, shape: Shape, source_id: str, source: Sequence[Entry], seq: int, fork_id: str
+) -> None:
+    before = await History.of(reference.place)
+    clock = ManualClock(to_datetime(source[seq - 1].at), autojump=True)
+    async with open_app(reference.place, clock=clock) as app:
+        try:
+            fork = await app.fork(source_id, fork_point_seq=seq, run_id=fork_id)
+        except ForkValidationError:
+            assert source[seq - 1].type in TERMINAL_ENTRIES
+            return
+        await shape.script(app, fork_id)
+        outcome = await outcome_of(fork.result())
+        await settle(app)
+    after = await History.of(reference.place)
+    entries = after.entries[fork_id]
+
+    assert source[seq - 1].type not in TERMINAL_ENTRIES
+    assert _without_id(reference.outcome) == _without_id(outcome)
+    assert before.digest(before.entries) == after.digest(before.entries)
+    assert list(source[1:seq]) == entries[1:seq]
+    assert EntryType.RUN_FORKED == entries[seq].type
+    assert source[seq - 1].digest.hex() == fork.fork_receipt.prefix_digest
+    assert fork.fork_receipt.resolved_seq == seq
+    assert Counter(content(source)) == Counter(content(entries)) or shape.name == "chance"
+    check_well_formed(after)
+
+
+def _without_id(outcome: Sequence[Any]) -> list[Any]:
+    """An outcome without the run's own id, which the text of a cancellation names."""
+    return outcome[:2] if outcome[1] == "WorkflowCancelledError" else list(outcome)
+
+
+# --- on the corpus ----------------------------------------------------------------------------------------------------
+
+
+@shapes
+def test_a_crash_anywhere_changes_nothing(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        await check_crashes_everywhere(tmp_path / "crashed", shape, reference)
+
+    in_loop(check())
+
+
+@shapes
+def test_two_crashes_in_a_row_change_nothing(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        for seed in range(3):
+            await check_random_crashes(tmp_path / "crashed", shape, reference, seed)
+
+    in_loop(check())
+
+
+@shapes
+def test_a_fork_after_any_entry_ends_as_its_source_did(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        await check_forks(reference, shape, RUN_ID)
+
+    in_loop(check())
+
+
+@pytest.mark.parametrize("name", ["sequence", "race_of_timers", "children", "generators", "events", "cancelled"])
+def test_a_fork_of_a_fork_ends_as_its_source_did(name: str, tmp_path: Path) -> None:
+    async def check() -> None:
+        shape = SHAPES[name]
+        reference = await undisturbed(tmp_path / "reference", shape)
+        await check_forks(reference, shape, RUN_ID, depth=2, step=4)
+
+    in_loop(check())
+
+
+@pytest.mark.slow
+def test_a_process_with_other_hashes_goes_on_where_another_was_killed(tmp_path: Path) -> None:
+    async def references() -> dict[str, Reference]:
+        return {name: await undisturbed(tmp_path / "reference" / name, shape) for name, shape in SHAPES.items()}
+
+    def process(*arguments: str, hash_seed: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-c", "from tests import corpus; corpus.main()", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    expected = in_loop(references())
+    middles = {name: max(1, reference.appends // 2) for name, reference in expected.items()}
+    killed = process("crash", str(tmp_path / "killed"), json.dumps(middles), hash_seed="1")
+    resumed = process("resume", str(tmp_path / "killed"), killed.stdout, hash_seed="2")
+
+    assert 9 == killed.returncode, killed.stderr
+    assert 0 == resumed.returncode, resumed.stderr
+    assert {name: reference.outcome for name, reference in expected.items()} == json.loads(resumed.stdout)
+    for name, reference in expected.items():
+        history = in_loop(History.of(tmp_path / "killed" / name))
+        check_well_formed(history)
+        check_same(reference.history, history, is_ordered=SHAPES[name].is_ordered)
+
+
+@pytest.mark.torture
+@pytest.mark.skipif(not IS_LONG, reason="SATAY_TORTURE is not long")
+@shapes
+def test_crashes_at_random_change_nothing(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        for seed in range(200):
+            await check_random_crashes(tmp_path / "crashed", shape, reference, seed, crashes=1 + seed % 4)
+        await check_forks(reference, shape, RUN_ID, depth=3)
+
+    in_loop(check())
+
+
+# --- on programs that are made up -------------------------------------------------------------------------------------
+
+Program = list[Any]
+"""A small program: the name of its form, then what belongs to it."""
+
+
+@satay.task(name="invariants.value")
+async def value(text: str) -> str:
+    begin()
+    return text
+
+
+@satay.task(name="invariants.failure")
+async def failure(text: str) -> str:
+    begin()
+    raise LookupError(text)
+
+
+@satay.workflow(name="invariants.interpret")
+async def interpret(program: Program) -> Any:
+    return await evaluate(program)
+
+
+async def evaluate(program: Program) -> Any:
+    match program:
+        case ["value", text]:
+            return await value(text)
+        case ["failure", text]:
+            return await failure(text)
+        case ["sleep", seconds]:
+            return await satay.sleep(seconds)
+        case ["event", key]:
+            return await satay.wait_for_event("invariants.event", key=key)
+        case ["seq", *parts]:
+            return [await evaluate(part) for part in parts]
+        case ["gather", *parts]:
+            return list(await satay.gather(*map(evaluate, parts)))
+        case ["group", *parts]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(evaluate(part)) for part in parts]
+            return [task.result() for task in tasks]
+        case ["map", concurrency, *texts]:
+            return await satay.map(value, texts, concurrency=concurrency)
+        case ["race", *parts]:
+            return await first_of(parts)
+        case ["timeout", seconds, part]:
+            return await bounded(seconds, part)
+        case ["child", part]:
+            return await satay.start_child(interpret, part).result()
+        case ["try", part]:
+            return await attempt(part)
+    raise AssertionError(f"no such form: {program!r}")
+
+
+async def first_of(parts: Sequence[Program]) -> Any:
+    tasks = [asyncio.ensure_future(evaluate(part)) for part in parts]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending)
+    return [await task for task in tasks if task in done]
+
+
+async def bounded(seconds: float, part: Program) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await evaluate(part)
+    except TimeoutError:
+        return "timed out"
+
+
+async def attempt(part: Program) -> Any:
+    try:
+        return await evaluate(part)
+    except* Exception as group:
+        caught = [type(error).__name__ for error in group.exceptions]
+    return caught
+
+
+def labelled(program: Program) -> Program:
+    """The same form, with texts, keys and durations that are each there once: no two moments coincide."""
+    numbers = count(1)
+
+    def label(part: Any) -> Any:
+        match part:
+            case ["sleep", _]:
+                return ["sleep", float(2 ** (next(numbers) % 40))]
+            case ["timeout", _, inner]:
+                return ["timeout", 2 ** (next(numbers) % 40) + 0.5, label(inner)]
+            case [("value" | "failure" | "event") as form, _]:
+                return [form, f"{form} {next(numbers)}"]
+            case ["map", concurrency, *texts]:
+                return ["map", concurrency, *(f"item {next(numbers)}" for _ in texts)]
+            case [form, *parts]:
+                return [form, *map(label, parts)]
+        raise AssertionError(f"no such form: {part!r}")
+
+    return list(label(program))
+
+
+def event_keys(program: Any) -> list[str]:
+    match program:
+        case ["event", key]:
+            return [key]
+        case [_, *parts]:
+            return [key for part in parts if isinstance(part, list) for key in event_keys(part)]
+    return []
+
+
+def forms() -> st.SearchStrategy[Program]:
+    leaves: st.SearchStrategy[Any] = st.sampled_from([["value", ""], ["failure", ""], ["sleep", 0], ["event", ""]])
+    maps: st.SearchStrategy[Any] = st.builds(
+        lambda concurrency, size: ["map", concurrency, *[""] * size], st.sampled_from([None, 1, 2]), st.integers(0, 3)
+    )
+
+    def larger(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        several = st.lists(parts, min_size=1, max_size=3)
+        return st.one_of(
+            st.builds(lambda form, inner: [form, *inner], st.sampled_from(["seq", "gather", "group", "race"]), several),
+            st.builds(lambda inner: ["timeout", 0, inner], parts),
+            st.builds(lambda form, inner: [form, inner], st.sampled_from(["child", "try"]), parts),
+        )
+
+    return st.recursive(st.one_of(leaves, maps), larger, max_leaves=8).map(labelled)
+
+
+def shape_of(program: Program) -> Shape:
+    keys = event_keys(program)
+
+    async def send(app: AppUnderTest, run_id: str) -> None:
+        for key in keys:
+            await app.send_event("invariants.event", f"sent to {key}", key=key, event_id=f"{run_id} {key}")
+
+    return Shape(interpret, program, script=send if keys else no_script)
+
+
+async def check_program(place: Path, program: Program) -> None:
+    shape = shape_of(program)
+    shutil.rmtree(place, ignore_errors=True)
+    async with asyncio.timeout(HANG_SECONDS):
+        reference = await undisturbed(place / "reference", shape)
+    chance = random.Random(json.dumps(program))
+    appends = range(1, reference.appends + 1)
+    for append in appends if IS_LONG else sorted(chance.sample(appends, min(3, len(appends)))):
+        await check_crashes(place / "crashed", shape, reference, [Faults().crash_after(append=append)])
+        await check_crashes(place / "crashed", shape, reference, [Faults().crash_before(append=append)])
+    await check_forks(reference, shape, RUN_ID, step=1 if IS_LONG else chance.randint(2, 4))
+
+
+@settings(
+    max_examples=1000 if IS_LONG else 25,
+    deadline=None,
+    derandomize=not IS_LONG,
+    database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+@given(program=forms())
+def test_made_up_programs_survive_crashes_and_forks(
+    program: Program, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.getbasetemp() / "program"
+    in_loop(check_program(place, program))
