@@ -51,8 +51,8 @@ matrix: ## the tests on every CPython >= 3.11 on PATH or in pyenv, one line each
 	if [ "$$done" = ' ' ]; then echo 'no CPython >= 3.11 with venv was found' >&2; exit 1; fi; \
 	exit $$failed
 
-clean: ## remove caches, builds and .matrix; .venv stays
-	rm -rf .matrix build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove caches, builds, .matrix and what bench installed; .venv stays
+	rm -rf .matrix .bench-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find satay tests recipes -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A .venv that works is kept and brought up to date; one that was left half made, or whose interpreter is gone, is

@@ -1,4 +1,4 @@
-"""A process that dies in the middle of a long job loses what it knew, and starting over pays for the finished parts twice.
+"""A process that dies in the middle of long work loses what it knew, and starting over pays for the finished twice.
 With satay every finished task is in a journal on disk, so starting the run again goes on where it was.
 
 Run:    python recipes/01_crash_and_resume.py
@@ -84,7 +84,8 @@ def main() -> None:
         for number, options in enumerate((["--power-fails"], []), start=1):
             print(f"process {number}", flush=True)
             process = subprocess.run([sys.executable, __file__, data_dir, *options])
-            print(f"process {number} ended {'well' if process.returncode == 0 else 'with SIGKILL'}\n", flush=True)
+            ending = "well" if process.returncode == 0 else f"with {signal.Signals(-process.returncode).name}"
+            print(f"process {number} ended {ending}\n", flush=True)
         print("what the journal holds")
         asyncio.run(show_journal(data_dir))
 

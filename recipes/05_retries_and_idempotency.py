@@ -9,7 +9,7 @@ Prints:
       charge attempt 2: paid already, nothing charged
       courier: parcel picked up, and the process dies before it knows
     process 2
-      NeedsDecisionError: run 'order-1' stopped at an external call of which nobody knows whether it took effect...
+      NeedsDecisionError: run 'order-1' stopped at an external call of which nobody knows whether it took effect
       the courier's book says: parcel-1, so that is the result
       order-1: paid with receipt-1, sent as parcel-1
     the world
@@ -92,4 +92,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(Path(sys.argv[1]))) if len(sys.argv) > 1 else main()
+    if len(sys.argv) > 1:
+        asyncio.run(work(Path(sys.argv[1])))
+    else:
+        main()

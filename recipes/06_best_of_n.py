@@ -1,16 +1,20 @@
-"""One run of an expensive pipeline gave a dull last step, and running all of it five times to pick the best costs five times.
-Fork it several times from one cut, each with another input: the expensive part is paid once, the last step five times.
+"""The last step of an expensive run came out dull, and running all of it five times to choose costs five times as much.
+Fork it from one cut, each time with another input: the expensive part is paid once, only the last step five times.
 
 Run:    python recipes/06_best_of_n.py
 
 Prints:
-    research ran once, write_title ran 5 times
-      score  1  source   On the Subject of Ducks
-      score  3  plain    How Ducks Sleep
-      score  5  number   7 Ways in Which Ducks Sleep
-      score  9  wonder   Why Do Ducks Sleep with One Eye Open?
-      score  4  pun      Duck and Cover: Notes on Sleep
-    the best is wonder; it differs from the source in this:
+    research ran 1 time, write_title ran 5 times
+      score 1  dull    On the Subject of Ducks
+      score 2  plain   How Ducks Sleep
+      score 3  number  7 Ways in Which Ducks Sleep
+      score 8  wonder  Why Do Ducks Sleep with One Eye Open?
+      score 1  pun     Duck and Cover: Notes on Sleep
+    the best is 'wonder'; beside the source:
+    ...
+    research:0      replayed    ...
+    write_title:0   different   ...
+    rate:0          different   ...
     ...
 """
 
@@ -21,14 +25,13 @@ from dataclasses import dataclass, replace
 
 import satay
 
-TITLES = {
+TITLES = {  # What a model would write in each style.
     "dull": "On the Subject of Ducks",
     "plain": "How Ducks Sleep",
     "number": "7 Ways in Which Ducks Sleep",
     "wonder": "Why Do Ducks Sleep with One Eye Open?",
     "pun": "Duck and Cover: Notes on Sleep",
 }
-"""What a model would write in each style."""
 
 calls: Counter[str] = Counter()
 
@@ -73,29 +76,25 @@ async def entitle(brief: Brief) -> Title:
     return Title(text, await rate(text, notes))
 
 
-async def main() -> None:
-    with tempfile.TemporaryDirectory() as data_dir:
-        async with satay.run_app(data_dir=data_dir):
-            brief = Brief("Ducks", "dull")
-            source = satay.start(entitle, brief, run_id="dull")
-            titles = {"dull": await source.result()}
+async def main(data_dir: str) -> None:
+    async with satay.run_app(data_dir=data_dir):
+        brief = Brief("Ducks", "dull")
+        source = satay.start(entitle, brief, run_id="dull")
+        titles = {"dull": await source.result()}
 
-            styles = ["plain", "number", "wonder", "pun"]
-            forks = [
-                await satay.fork(
-                    "dull", before_task="write_title", workflow_input=replace(brief, style=style), run_id=style
-                )
-                for style in styles
-            ]
-            titles.update(zip(styles, await asyncio.gather(*[fork.result() for fork in forks]), strict=True))
+        for style in ("plain", "number", "wonder", "pun"):
+            other = replace(brief, style=style)
+            fork = await satay.fork("dull", before_task="write_title", workflow_input=other, run_id=style)
+            titles[style] = await fork.result()
 
-            print(f"research ran {calls['research']} time, write_title ran {calls['write_title']} times")
-            for style, title in titles.items():
-                print(f"  score {title.score}  {style:<7} {title.text}")
-            best = max(titles, key=lambda style: titles[style].score)
-            print(f"the best is {best!r}; beside the source:")
-            print(await satay.compare("dull", best))
+        print(f"research ran {calls['research']} time, write_title ran {calls['write_title']} times")
+        for style, title in titles.items():
+            print(f"  score {title.score}  {style:<7} {title.text}")
+        best = max(titles, key=lambda style: titles[style].score)
+        print(f"the best is {best!r}; beside the source:")
+        print(await satay.compare("dull", best))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with tempfile.TemporaryDirectory() as data_dir:
+        asyncio.run(main(data_dir))

@@ -192,8 +192,8 @@ class App:
                 await self._check_same(there.run_id, workflow, text)
             elif has_own_id:
                 raise RunConflictError(
-                    f"idempotency key {start_key!r} started run {there.run_id!r}, not {run_id!r}; leave run_id= away to "
-                    "attach to it",
+                    f"idempotency key {start_key!r} started run {there.run_id!r}, not {run_id!r}; leave run_id= away "
+                    "to attach to it",
                     run_id=there.run_id,
                 ) from None
             await scheduler.take_over(there.run_id)
@@ -258,8 +258,8 @@ class App:
         source = await self._record(source_id)
         if not source.status.is_terminal and not allow_unfinished:
             raise ForkValidationError(
-                f"run {source_id!r} is {source.status}; a fork is made of a run that has ended. Wait for it, cancel it, "
-                "or pass allow_unfinished=True to fork what is committed now",
+                f"run {source_id!r} is {source.status}; a fork is made of a run that has ended. Wait for it, cancel "
+                "it, or pass allow_unfinished=True to fork what is committed now",
                 run_id=source_id,
             )
         definition = find_workflow(source.workflow, source_id)
@@ -339,7 +339,13 @@ class App:
             name, value, codec = event_name(type(event)), event, value_codec(type(event))
         text = codec.encode(value, f"the payload of event {name!r}")
         scheduler = await self._ready()
-        return await scheduler.post(run_id, name, checked_key(key, f"key of event {name!r}"), checked_key(event_id, f"event_id of event {name!r}"), text)
+        return await scheduler.post(
+            run_id,
+            name,
+            checked_key(key, f"key of event {name!r}"),
+            checked_key(event_id, f"event_id of event {name!r}"),
+            text,
+        )
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. A run that has ended stays as it ended."""
@@ -438,7 +444,7 @@ class App:
         return None if text is None else ForkReceipt.from_json(text)
 
     async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The entries of a run with `seq > after`: those that are recorded, then each as it is written, until it ends."""
+        """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
         scheduler = await self._ready()
         await self._record(run_id)
         while True:

@@ -1,4 +1,4 @@
-"""Checks of what users hand in: durations, counts, keys, names and ids. Each refuses with a sentence, before any effect."""
+"""Checks of what users hand in: durations, counts, keys, names and ids. Each refuses with a sentence."""
 
 import math
 from datetime import timedelta

@@ -80,7 +80,7 @@ class Attempt:
             if not scope.expired():
                 raise
             raise TaskTimeoutError(
-                f"attempt {self.call.attempt} of task {self.call.name!r} ran longer than its timeout of {seconds:g} seconds"
+                f"attempt {self.call.attempt} of task {self.call.name!r} ran longer than its timeout, {seconds:g} s"
             ) from error
         finally:
             alarm.cancel()

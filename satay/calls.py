@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 from satay.codec import ValueCodec
 from satay.definitions import Task, Workflow
 from satay.loop import WorkflowTimer
-from satay.model import CallId, CallKind, Entry
+from satay.model import CallId, CallKind, Entry, EntryType
+from satay.replay import facts
 
 UNRECORDED: Final = -1
 """The seq of a call that the journal does not hold."""
@@ -70,7 +71,7 @@ class TimerCall(Call):
 
 
 class EventCall(Call):
-    """A wait for a message of type `name` with `key`; `due` is when it times out, `is_answered` once one is on its way."""
+    """A wait for a message of type `name` with `key`. `due` is when it times out; `is_answered` once one is coming."""
 
     __slots__ = ("codec", "is_answered", "key")
 
@@ -130,3 +131,39 @@ class AttemptHistory:
         self.is_stopped = False
         self.is_undecided = False
         self.decision: str | None = None
+
+
+ATTEMPT_NOTES: Final[frozenset[str]] = frozenset(
+    {
+        EntryType.TASK_ATTEMPT_FAILED,
+        EntryType.TASK_ATTEMPT_STARTED,
+        EntryType.DECISION_REQUESTED,
+        EntryType.DECISION_MADE,
+        EntryType.WORKFLOW_SUSPENDED,
+    }
+)
+"""The entry types that say something of attempts."""
+
+
+def note_attempt(attempts: dict[int, AttemptHistory], entry: Entry) -> None:
+    """Fold an entry about attempts into what is known of them, by the seq of their call."""
+    known = facts(entry)
+    if entry.type == EntryType.WORKFLOW_SUSPENDED:
+        for seq in known["deferred"]:
+            attempts.setdefault(seq, AttemptHistory()).is_deferred = True
+        for seq in known["stopped"]:
+            attempts.setdefault(seq, AttemptHistory()).is_stopped = True
+        return
+    history = attempts.setdefault(known["call"], AttemptHistory())
+    history.is_deferred = history.is_stopped = False
+    match entry.type:
+        case EntryType.TASK_ATTEMPT_FAILED:
+            history.attempt, history.retry_at = known["attempt"], known["retry_at"]
+            history.failures += 1
+        case EntryType.TASK_ATTEMPT_STARTED:
+            history.attempt, history.retry_at, history.decision = known["attempt"], None, None
+            history.crashes += known.get("after") == "crash"
+        case EntryType.DECISION_REQUESTED:
+            history.is_undecided, history.decision = True, None
+        case EntryType.DECISION_MADE:
+            history.is_undecided, history.decision = False, known["decision"]

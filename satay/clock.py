@@ -16,7 +16,7 @@ MICROSECONDS = 1_000_000
 """Microseconds in a second."""
 
 LONGEST_NAP_SECONDS = 60.0
-"""A system timer is never set further ahead than this, so that a clock that jumps or a machine that slept is noticed."""
+"""A system timer is never set further ahead, so that a clock that jumps or a machine that slept is noticed."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -92,6 +92,11 @@ class Chance:
     def uniform(self, low: float, high: float) -> float:
         """A number between `low` and `high`."""
         return self._random.uniform(low, high)
+
+
+def monotonic() -> float:
+    """Seconds on a clock that never goes back, for measuring how long something takes."""
+    return time.monotonic()
 
 
 def to_datetime(at: int) -> datetime:

@@ -11,34 +11,44 @@ while the body runs.
 
 import asyncio
 import contextvars
-import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from random import Random
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol
 
-from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
+from satay.calls import (
+    ATTEMPT_NOTES,
+    Arrival,
+    AttemptHistory,
+    Call,
+    ChildCall,
+    EventCall,
+    TaskCall,
+    TimerCall,
+    note_attempt,
+)
 from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
-from satay.codec import PickleCodec, ValueCodec, json_quote
+from satay.codec import ValueCodec, json_quote
 from satay.context import ScheduledLoop
 from satay.definitions import Task, Workflow
+from satay.dues import Dues
 from satay.effects import Effect
 from satay.errors import (
     DuplicateKeyError,
-    EventTimeoutError,
     JournalError,
     SatayError,
     TaskCrashedError,
     WorkflowStuckError,
 )
-from satay.failures import encode_failure, rebuilt_child_failure, rebuilt_task_failure
+from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Journal, Lease, NewRun, Wait
 from satay.loop import WorkflowTimer
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, child_run_id
 from satay.origin import Origin
+from satay.outcomes import resolve
 from satay.recorder import Recorder
 from satay.replay import (
     Divergence,
@@ -51,6 +61,9 @@ from satay.replay import (
     outcome_call,
     value_text,
 )
+from satay.watch import TurnWatch
+
+P = ParamSpec("P")
 
 MAX_TURN_CALLBACKS: Final = 1_000_000
 """A body that runs this many callbacks without waiting for anything outside of it is stuck in a loop of its own."""
@@ -72,6 +85,21 @@ MAX_UNCOMMITTED_TURNS: Final = 1_000
 
 MAX_CRASHES: Final = 20
 """How often the process may die during attempts of one call before the call fails."""
+
+
+def stops_on_error(
+    method: "Callable[Concatenate[Drive, P], None]",
+) -> "Callable[Concatenate[Drive, P], None]":
+    """An error of satay's own ends the drive, and reaches whoever waits for the run, instead of leaving it hanging."""
+
+    @wraps(method)
+    def guarded(self: "Drive", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self.stop(error)
+
+    return guarded  # type: ignore[return-value]  # what `wraps` returns has a name for the first parameter
 
 
 class ContinueAsNew(BaseException):
@@ -97,6 +125,7 @@ class DriveHost(Protocol):
     chance: Chance
     journal: Journal
     drive_settings: DriveSettings
+    turn_watch: TurnWatch
 
     def start_attempt(self, drive: "Drive", call: TaskCall) -> None: ...
     def stop_attempt(self, drive: "Drive", call: TaskCall) -> None: ...
@@ -198,7 +227,7 @@ class Drive:
         self._arrivals: deque[Arrival] | None = None
         self._counts: dict[str, int] = {}
         self._keys: set[tuple[str, str]] | None = None
-        self._dues: list[tuple[int, int]] = []
+        self._dues = Dues()
         self._starts: list[Call] = []
         self._stops: list[Call] = []
         self._wants_messages = False
@@ -340,6 +369,8 @@ class Drive:
             self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
             self._close_wait(call)
             self._stops.append(call)
+        elif isinstance(call, ChildCall):
+            self._stops.append(call)  # The process may have died before the child was told.
         self._settle(call)
 
     def _settle(self, call: Call) -> None:
@@ -397,6 +428,7 @@ class Drive:
 
     # --- replay -------------------------------------------------------------------------------------------------------
 
+    @stops_on_error
     def begin(self, resumed: bool) -> None:
         """Start the body and replay the history, in slices; then go live. `resumed` records that a drive was lost."""
         if resumed:
@@ -418,7 +450,7 @@ class Drive:
 
     def _note(self, entry: Entry) -> None:
         """Keep what an entry that does not reach the body says of attempts."""
-        if entry.type in _ATTEMPT_NOTES:
+        if entry.type in ATTEMPT_NOTES:
             if self._attempts is None:
                 self._attempts = {}
             note_attempt(self._attempts, entry)
@@ -444,6 +476,7 @@ class Drive:
         asyncio.get_running_loop().call_soon(self._continue_replay)
         return None
 
+    @stops_on_error
     def _continue_replay(self) -> None:
         if not self.is_suspended:
             self._replay_slice()
@@ -468,14 +501,15 @@ class Drive:
         assert divergence is not None
         line = self.loop.where_waiting(self._root) if self._root is not None else None
         error = divergence_error(divergence, self.run_id, line, self._is_body_done())
-        self.suspend()
-        self._host.drive_stopped(self, error)
+        self.stop(error)
 
     def _go_live(self) -> None:
         """The history is used up: take up what is outstanding, and record what the last turn added."""
         self._replay = None
         self.is_replaying = False
         self.is_live = True
+        # Messages may have come while nobody drove the run, such as a request to cancel it.
+        self._wants_messages = self.before is not None
         attempts = self._attempts or {}
         for call in list(self.calls.values()):
             if call.seq <= self._history_head:
@@ -543,6 +577,7 @@ class Drive:
 
     # --- live turns ---------------------------------------------------------------------------------------------------
 
+    @stops_on_error
     def arrive(self, arrival: Arrival) -> None:
         """An outcome is there. It begins a turn of its own, in the order of arrival."""
         if self._arrivals is None:
@@ -551,6 +586,7 @@ class Drive:
         if not self._is_stepping:
             self._pump()
 
+    @stops_on_error
     def request_cancel(self, taken: int) -> None:
         """Someone asked for the run to be cancelled. Asking again changes nothing."""
         if self.cancel_requested:
@@ -558,10 +594,10 @@ class Drive:
             return
         self.arrive(Arrival(EntryType.WORKFLOW_CANCEL_REQUESTED, None, "", taken=taken))
 
+    @stops_on_error
     def fire_due(self, now: int) -> None:
         """Deliver what is due: timers, waits that time out, attempts whose backoff is over."""
-        while self._dues and self._dues[0][0] <= now and not self.is_suspended:
-            _, seq = heapq.heappop(self._dues)
+        while not self.is_suspended and (seq := self._dues.pop_due(now)) is not None:
             call = self.calls.get(seq)
             if isinstance(call, TimerCall):
                 self.arrive(Arrival(EntryType.TIMER_FIRED, call, f'"call":{seq}'))
@@ -573,6 +609,7 @@ class Drive:
                 self._commit()
         self._ask_to_be_woken()
 
+    @stops_on_error
     def attempt_failed(self, call: TaskCall, error: BaseException, usage: str) -> None:
         """An attempt of a call failed: record it, and try again later or deliver the failure."""
         if self.calls.get(call.seq) is not call:
@@ -595,6 +632,7 @@ class Drive:
         self._watch(call)
         self._commit()
 
+    @stops_on_error
     def decide(self, decided: dict[str, Any], taken: int) -> None:
         """Someone decided about an external call: run it again, fail it, or take a value as its result."""
         call = self.calls.get(decided["call"])
@@ -663,6 +701,7 @@ class Drive:
         self._recorder.take_message(message_id)
         self._commit()
 
+    @stops_on_error
     def follow_child(self, call: ChildCall, run_id: str, taken: int | None) -> None:
         """A child went on as another run: wait for that one."""
         call.run_id = run_id
@@ -703,6 +742,7 @@ class Drive:
             self._resolve(call, arrival.type, arrival.text, arrival)
         self._continue_turn()
 
+    @stops_on_error
     def _continue_turn(self) -> None:
         if self.is_suspended:
             return
@@ -717,7 +757,13 @@ class Drive:
     def _turn_is_over(self) -> bool:
         """Run the body for a slice; say whether it is idle."""
         assert self._root is not None
-        if self.loop.run_turn(CALLBACKS_PER_SLICE):
+        watch = self._host.turn_watch
+        watch.begin(self.run_id)
+        try:
+            is_idle = self.loop.run_turn(CALLBACKS_PER_SLICE)
+        finally:
+            watch.end()
+        if is_idle:
             self._turn_callbacks = 0
             return True
         self._turn_callbacks += CALLBACKS_PER_SLICE
@@ -731,38 +777,7 @@ class Drive:
         return False
 
     def _resolve(self, call: Call, type: str, text: str | None, arrival: Arrival | None = None) -> None:
-        """Hand an outcome to the branch that waits for it."""
-        future = call.future
-        if future.done():
-            return
-        try:
-            if arrival is not None and arrival.has_value:
-                future.set_result(arrival.value)
-            elif type == EntryType.TASK_COMPLETED:
-                assert isinstance(call, TaskCall)
-                future.set_result(self._decode_result(call, text))
-            elif type == EntryType.TIMER_FIRED:
-                assert isinstance(call, TimerCall)
-                self.loop.fire(call.timer)
-            elif type == EntryType.EXTERNAL_EVENT_RECEIVED:
-                assert isinstance(call, EventCall)
-                future.set_result(call.codec.decode(text or "null", f"the payload of event {call.name!r}"))
-            elif type == EntryType.CHILD_WORKFLOW_COMPLETED:
-                assert isinstance(call, ChildCall)
-                where = f"the result of child workflow {call.name!r}"
-                future.set_result(call.workflow.result_codec.decode(text or "null", where))
-            else:
-                future.set_exception(_failure(call, type, text))
-        except SatayError as error:
-            future.set_exception(error)
-
-    def _decode_result(self, call: TaskCall, text: str | None) -> Any:
-        codec = call.task.result_codec
-        if isinstance(codec, PickleCodec):
-            return codec.decode(
-                text or "null", call.task.result_where, allow_pickle=self._host.drive_settings.allow_pickle
-            )
-        return codec.decode(text or "null", call.task.result_where)
+        resolve(self.loop, call, type, text, arrival, self._host.drive_settings.allow_pickle)
 
     def _request_cancel(self) -> None:
         self.cancel_requested = True
@@ -856,12 +871,14 @@ class Drive:
         changed = self.is_ended or row != self._row
         self._row = row
         append = self._recorder.turn(status if changed else None, wake_at)
-        starts, stops, wants_messages = self._starts, self._stops, self._wants_messages
-        if starts:
-            self._starts = []
-        if stops:
-            self._stops = []
-        self._wants_messages = False
+        # An empty list stays here to be filled by a later turn, so the callback of this one must not hold on to it.
+        starts: Sequence[Call] = ()
+        stops: Sequence[Call] = ()
+        if self._starts:
+            starts, self._starts = self._starts, []
+        if self._stops:
+            stops, self._stops = self._stops, []
+        wants_messages, self._wants_messages = self._wants_messages, False
         self.uncommitted += 1
         future = asyncio.ensure_future(self._host.journal.append(append))
         future.add_done_callback(partial(self._committed, append.taken, starts, stops, wants_messages, self.is_ended))
@@ -881,11 +898,12 @@ class Drive:
             return (RunStatus.NEEDS_DECISION, self.earliest())
         return (RunStatus.WAITING, self.earliest())
 
+    @stops_on_error
     def _committed(
         self,
         taken: Sequence[int],
-        starts: list[Call],
-        stops: list[Call],
+        starts: Sequence[Call],
+        stops: Sequence[Call],
         wants_messages: bool,
         has_ended: bool,
         commit: "asyncio.Future[None]",
@@ -893,10 +911,7 @@ class Drive:
         self.uncommitted -= 1
         if commit.cancelled() or commit.exception() is not None:
             error = None if commit.cancelled() else commit.exception()
-            if not self.is_suspended:
-                self.suspend()
-                self._host.drive_stopped(self, error or JournalError("the journal was closed"))
-            return
+            return self.stop(error or JournalError("the journal was closed"))
         if self.is_suspended:
             return
         if taken:
@@ -953,20 +968,16 @@ class Drive:
 
     def _watch(self, call: Call) -> None:
         if call.due is not None:
-            heapq.heappush(self._dues, (call.due, call.seq))
+            self._dues.add(call.due, call.seq)
 
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
-        dues = self._dues
-        while dues and dues[0][1] not in self.calls:
-            heapq.heappop(dues)
-        return dues[0][0] if dues else None
+        return self._dues.earliest(self.calls)
 
     def _ask_to_be_woken(self) -> None:
-        if self._dues:
-            earliest = self.earliest()
-            if earliest is not None:
-                self._host.wake_at(self, earliest)
+        earliest = self.earliest()
+        if earliest is not None:
+            self._host.wake_at(self, earliest)
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -984,6 +995,12 @@ class Drive:
     def is_still(self) -> bool:
         """Whether nothing goes on but attempts, and all of it is on disk."""
         return self.is_live and not (self.uncommitted or self._arrivals or self._is_stepping)
+
+    def stop(self, error: BaseException) -> None:
+        """Give the run up because of an error; it stays as the journal has it."""
+        if not self.is_suspended:
+            self.suspend()
+            self._host.drive_stopped(self, error)
 
     def suspend(self) -> None:
         """Throw the body away. None of the user's code runs; the journal keeps the run."""
@@ -1005,50 +1022,6 @@ class Drive:
 
 
 _RUNNING: Final = (RunStatus.RUNNING, None)
-
-_ATTEMPT_NOTES: Final[frozenset[str]] = frozenset(
-    {
-        EntryType.TASK_ATTEMPT_FAILED,
-        EntryType.TASK_ATTEMPT_STARTED,
-        EntryType.DECISION_REQUESTED,
-        EntryType.DECISION_MADE,
-        EntryType.WORKFLOW_SUSPENDED,
-    }
-)
-
-
-def note_attempt(attempts: dict[int, AttemptHistory], entry: Entry) -> None:
-    """Fold an entry about attempts into what is known of them, by the seq of their call."""
-    known = facts(entry)
-    if entry.type == EntryType.WORKFLOW_SUSPENDED:
-        for seq in known["deferred"]:
-            attempts.setdefault(seq, AttemptHistory()).is_deferred = True
-        for seq in known["stopped"]:
-            attempts.setdefault(seq, AttemptHistory()).is_stopped = True
-        return
-    history = attempts.setdefault(known["call"], AttemptHistory())
-    history.is_deferred = history.is_stopped = False
-    match entry.type:
-        case EntryType.TASK_ATTEMPT_FAILED:
-            history.attempt, history.retry_at = known["attempt"], known["retry_at"]
-            history.failures += 1
-        case EntryType.TASK_ATTEMPT_STARTED:
-            history.attempt, history.retry_at, history.decision = known["attempt"], None, None
-            history.crashes += known.get("after") == "crash"
-        case EntryType.DECISION_REQUESTED:
-            history.is_undecided, history.decision = True, None
-        case EntryType.DECISION_MADE:
-            history.is_undecided, history.decision = False, known["decision"]
-
-
-def _failure(call: Call, type: str, text: str | None) -> BaseException:
-    """The error that a branch sees: the same live and on replay, because both come from the recorded text."""
-    if type == EntryType.EVENT_WAIT_TIMED_OUT:
-        key = "" if not isinstance(call, EventCall) or call.key is None else f" with key {call.key!r}"
-        return EventTimeoutError(f"no event {call.name!r}{key} came before the wait timed out")
-    if isinstance(call, ChildCall):
-        return rebuilt_child_failure(text or "{}", call.name, call.run_id)
-    return rebuilt_task_failure(text or "{}", call.name)
 
 
 def _numbers(numbers: Sequence[int]) -> str:

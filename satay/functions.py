@@ -47,9 +47,9 @@ def run_app(
 ) -> App:
     """An app for an `async with` block: it opens a journal and drives runs in it until the block ends.
 
-    `url` is `sqlite:///path`; else `SATAY_DATABASE_URL`, else the file in `data_dir`, else in `./.satay`. `recover` also
-    takes over runs whose driver died, and wakes waiting runs of any process. After `lease_seconds` without a sign of
-    life others may take this process's runs over; `poll_seconds` is how often messages of other processes are looked
+    `url` is `sqlite:///path`; else `SATAY_DATABASE_URL`, else the file in `data_dir`, else in `./.satay`. `recover`
+    also takes over runs whose driver died, and wakes waiting runs of any process. After `lease_seconds` without a sign
+    of life others may take this process's runs over; `poll_seconds` is how often messages of other processes are looked
     for; `grace_seconds` is what running attempts get when the block ends; `max_resident` waiting runs stay in memory;
     `max_threads` plain tasks run at a time. `clock` and `chance` are for tests.
     """
@@ -120,7 +120,7 @@ async def fork(
     run_id: str | None = None,
     allow_unfinished: bool = False,
 ) -> ForkHandle[Any]:
-    """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input; see `App.fork`."""
+    """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
     return await current_app().fork(
         source_id,
         before_task=before_task,

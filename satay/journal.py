@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from satay.model import Entry, Message, RunRecord, RunStatus
 
 GENESIS = b"\0" * 32
-"""The digest of every journal's first entry: it belongs to the run alone, so a fork's prefix digests like its source's."""
+"""The digest of every first entry, which belongs to its run alone; so a fork's prefix digests like its source's."""
 
 BLOB_THRESHOLD_BYTES = 256 * 1024
 """A value whose text is longer than this is kept in `blobs`, once for each content."""

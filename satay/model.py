@@ -1,8 +1,8 @@
 """The records that every floor speaks of: entries, runs, messages and calls. Data only; nothing here acts.
 
 An entry's payload is one JSON object that satay wrote itself, and its layout is fixed: facts first, the user's value
-last, under the name that `VALUE_FIELD` gives for the entry's type. So a value can be cut out, and a recorded call can be
-compared with an issued one, without parsing. A value that is kept in `blobs` stands there as `<field>_blob`, the
+last, under the name that `VALUE_FIELD` gives for the entry's type. So a value can be cut out, and a recorded call can
+be compared with an issued one, without parsing. A value that is kept in `blobs` stands there as `<field>_blob`, the
 SHA-256 of its text.
 """
 

@@ -53,7 +53,9 @@ async def wait_for_event(
     name = event_name(event)
     seconds = None if timeout is None else checked_duration(timeout, f"timeout of the wait for event {name!r}")
     codec = value_codec(Any if isinstance(event, str) else event)
-    return await _outcome(schedule.open_event_wait(name, codec, checked_key(key, f"key of the wait for event {name!r}"), seconds))
+    return await _outcome(
+        schedule.open_event_wait(name, codec, checked_key(key, f"key of the wait for event {name!r}"), seconds)
+    )
 
 
 async def map(
@@ -132,8 +134,8 @@ class ChildHandle(Generic[R]):
 def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | None = None) -> ChildHandle[R]:
     """Start a workflow as a run of its own, linked to this one. It is cancelled when this run ends before it.
 
-    Its identity is the ordinal among the children of that workflow, or `key`. A child that has finished answers from its
-    own journal.
+    Its identity is the ordinal among the children of that workflow, or `key`. A child that has finished answers from
+    its own journal.
     """
     schedule = require_schedule("satay.start_child()")
     checked_key(key, f"key of child workflow {workflow.name!r}")
@@ -142,7 +144,7 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
 
 
 def continue_as_new(input: Any = MISSING) -> NoReturn:
-    """End this run and go on as a new one of the same workflow with `input`, so that an endless one keeps a short journal.
+    """End this run and go on as a new one of the same workflow, so that an endless one keeps a short journal.
 
     Handles and parents follow to the new run. Events that were sent to this run and not taken go over to it.
     """

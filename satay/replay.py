@@ -119,7 +119,7 @@ def recorded_call(entry: Entry) -> CallId:
 
 
 def is_passed_over(type: str) -> bool:
-    """Whether an entry of this type neither records a call nor reaches the body. Raises for one that is not understood."""
+    """Whether an entry of this type neither records a call nor reaches the body. Raises for one not understood."""
     if type in CALL_KIND or type in OUTCOME_TYPES:
         return False
     if type in _KNOWN or type.startswith(INFORMATIONAL_PREFIX):

@@ -1,8 +1,8 @@
 """Drives the runs of one process: makes and evicts drives, runs attempts, wakes what is due, and takes messages.
 
 A drive is stepped from plain callbacks of the event loop only. What needs the journal's answer first is a background
-task that ends by scheduling such a callback. A run that only waits stays in memory while there is room; then it is a row
-with a wake-up time, and is rebuilt when that comes.
+task that ends by scheduling such a callback. A run that only waits stays in memory while there is room; then it is a
+row with a wake-up time, and is rebuilt when that comes.
 """
 
 import asyncio
@@ -43,6 +43,7 @@ from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, blob_reference, facts, needed_blobs, value_text
 from satay.threads import DEFAULT_THREADS, ThreadPool
+from satay.watch import TurnWatch
 
 log = structlog.get_logger("satay")
 
@@ -98,6 +99,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._threads = ThreadPool(settings.max_threads)
+        self.turn_watch = TurnWatch(_tell_of_slow_turn)
         self._drives: dict[str, Drive] = {}
         self._parked: OrderedDict[str, Drive] = OrderedDict()
         self._taking_over: dict[str, asyncio.Task[Drive | None]] = {}
@@ -129,37 +131,36 @@ class Scheduler:
     async def close(self) -> None:
         """Let running attempts finish within the grace time, write what they brought, and give every run back."""
         self._is_closing = True
-        if self._poll is not None:
-            await _cancelled(self._poll)
+        if self._alarm is not None:
+            self._alarm[1].cancel()
         try:
             await self._drain()
         finally:
             leave(self.owner_id)
-            if self._beat is not None:
-                await _cancelled(self._beat)
-            if self._alarm is not None:
-                self._alarm[1].cancel()
-            for task in list(self._background):
-                await _cancelled(task)
-            self._threads.close()
-            for drive in list(self._drives.values()):
-                drive.suspend()
-            self._drives.clear()
-            self._parked.clear()
-            for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
-                waiter.cancel()
+            for task in (self._beat, self._poll):
+                if task is not None:
+                    task.cancel()
+            self._let_go()
 
     async def _drain(self) -> None:
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
         unfinished = [drive for drive in self._drives.values() if drive.is_live and not drive.is_ended and drive.active]
         suspensions = [drive.suspension() for drive in unfinished]
-        for task in self._attempts:
-            task.cancel()
-        if self._attempts:
-            await asyncio.wait(self._attempts, timeout=STOPPING_SECONDS)
+        await _ended({*self._attempts, *self._background, *self._taking_over.values()})
         await asyncio.gather(*map(self.journal.append, suspensions), return_exceptions=True)
         await self.journal.retire(self.owner_id)
+
+    def _let_go(self) -> None:
+        """Drop what is in memory, and tell those who wait that nothing more will come."""
+        self._threads.close()
+        self.turn_watch.close()
+        for drive in self._drives.values():
+            drive.suspend()
+        self._drives.clear()
+        self._parked.clear()
+        for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
+            waiter.cancel()
 
     # --- for tests ----------------------------------------------------------------------------------------------------
 
@@ -179,24 +180,18 @@ class Scheduler:
         return {*self._attempts, *self._background, *self._taking_over.values()}
 
     def abandon(self) -> "set[asyncio.Task[Any]]":
-        """Stop as a process does that is killed: no body runs on, nothing is given back. The tasks that are left to end.
+        """Stop as a process does that is killed: no body runs on, nothing is given back. Returns the tasks left to end.
 
         Its runs belong to a dead owner from here on.
         """
         self._is_closing = True
         leave(self.owner_id)
-        for drive in self._drives.values():
-            drive.suspend()
-        self._drives.clear()
-        self._parked.clear()
         if self._alarm is not None:
             self._alarm[1].cancel()
         ending = {*self.working(), *(task for task in (self._beat, self._poll) if task is not None)}
         for task in ending:
             task.cancel()
-        self._threads.close()
-        for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
-            waiter.cancel()
+        self._let_go()
         return ending
 
     # --- this process as an owner -------------------------------------------------------------------------------------
@@ -233,11 +228,7 @@ class Scheduler:
     def _begin(self, drive: Drive, resumed: bool) -> None:
         if self._is_closing or drive.is_suspended:
             return
-        try:
-            drive.begin(resumed)
-        except SatayError as error:
-            drive.suspend()
-            self.drive_stopped(drive, error)
+        drive.begin(resumed)
 
     async def take_over(self, run_id: str) -> Drive | None:
         """Drive a run that nobody drives. The drive, also where it is driven here already; None if it is held or ended.
@@ -261,17 +252,19 @@ class Scheduler:
         definition = find_workflow(record.workflow, run_id)
         claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
         if claim is None:
-            if not await self._retire_dead(record.owner):
+            if not await self._is_gone(record.owner):
                 return None
             claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
         return None if claim is None else await self._load(claim, definition)
 
-    async def _retire_dead(self, owner_id: str | None) -> bool:
+    async def _is_gone(self, owner_id: str | None) -> bool:
+        """Whether an owner drives no more; one that is known to be dead is retired."""
         for owner in await self.journal.owners():
-            if owner.id == owner_id and is_dead(owner):
+            if owner.id == owner_id:
+                if not is_dead(owner):
+                    return False
                 await self.journal.retire(owner.id)
-                return True
-        return False
+        return True
 
     async def _load(self, claim: Claim, definition: Workflow[..., Any]) -> Drive:
         try:
@@ -487,11 +480,10 @@ class Scheduler:
     async def _until_news(self, run_id: str) -> None:
         """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
         driven = self._drives.get(run_id)
-        if driven is not None and driven.is_undecided and driven.is_still:
-            raise self._undecided(run_id)
         news = self._loop.create_future()
         self._endings.setdefault(run_id, []).append(news)
         try:
+            await self._refuse_undecided(driven, run_id)
             await asyncio.wait((news,), timeout=None if driven is not None else self.settings.poll_seconds)
         finally:
             waiting = self._endings.get(run_id, [])
@@ -501,6 +493,14 @@ class Scheduler:
                 self._endings.pop(run_id, None)
         if news.cancelled():
             raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
+
+    async def _refuse_undecided(self, drive: Drive | None, run_id: str) -> None:
+        """Raise `NeedsDecisionError` where the drive waits for a decision and none is in its inbox."""
+        if drive is not None and _waits_for_decision(drive):
+            messages = await self.journal.messages(run_id)
+            # A decision that was taken meanwhile is no longer in the inbox, but then the drive waits for it no more.
+            if _waits_for_decision(drive) and all(message.type != DECISION for message in messages):
+                raise self._undecided(run_id)
 
     def news_of(self, run_id: str) -> "asyncio.Future[None]":
         """Done when this process next writes to the run's journal; never, where another process drives the run."""
@@ -636,8 +636,8 @@ class Scheduler:
         record = await self._required(call.run_id)
         if record.parent_id != drive.run_id:
             error = RunConflictError(
-                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another run "
-                "already; give the call a key",
+                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another "
+                "run already; give the call a key",
                 run_id=call.run_id,
             )
             arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error))
@@ -664,8 +664,12 @@ class Scheduler:
 
     async def _stop_child(self, parent_id: str, run_id: str) -> None:
         record = await self.journal.record(run_id)
-        if record is not None and record.parent_id == parent_id and not record.status.is_terminal:
-            await self.cancel(run_id)
+        while record is not None and record.status.is_terminal:
+            continued_as = (await self._read_ending(record)).continued_as
+            record = None if continued_as is None else await self.journal.record(continued_as)
+        if record is not None and record.parent_id == parent_id:
+            await self.cancel(record.run_id)
+            await self._take_over_quietly(record.run_id)
 
     # --- waking -------------------------------------------------------------------------------------------------------
 
@@ -698,7 +702,7 @@ class Scheduler:
         self._set_alarm()
 
     def _fire(self, drive: Drive) -> None:
-        """Deliver what is due; a message that is there wins over a timeout, so a drive that waits for one looks first."""
+        """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first."""
         if drive.open_waits:
             self._spawn(self._look_then_fire(drive))
         else:
@@ -787,7 +791,18 @@ class Scheduler:
         await self._plan_next_sweep(None)
 
 
-async def _cancelled(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait until it is done."""
-    task.cancel()
-    await asyncio.wait((task,))
+def _waits_for_decision(drive: Drive) -> bool:
+    """Whether nothing goes on until someone decides, and the question is on disk."""
+    return drive.is_undecided and drive.is_still
+
+
+def _tell_of_slow_turn(run_id: str, seconds: float, line: str) -> None:
+    log.warning("turn.blocks", run_id=run_id, seconds=round(seconds, 1), line=line)
+
+
+async def _ended(tasks: "set[asyncio.Task[Any]]") -> None:
+    """Cancel tasks, and wait for them to end, but not for ever: a task's body may refuse."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=STOPPING_SECONDS)

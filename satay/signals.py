@@ -11,7 +11,8 @@ from typing import Any
 class TerminationHandler:
     """The first SIGTERM ends the block in good order, a second one ends the process at once.
 
-    Only where nothing else handles the signal: in the main thread, with the default action in place. SIGINT is asyncio's.
+    Only where nothing else handles the signal: in the main thread, with the default action in place. SIGINT is left to
+    asyncio.
     """
 
     def __init__(self) -> None:

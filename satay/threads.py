@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -67,10 +68,8 @@ class ThreadPool:
                 except BaseException as error:
                     outcome = (None, error)
             self._idle.release()
-            try:
+            with suppress(RuntimeError):  # The loop was closed meanwhile; nobody waits for the outcome.
                 work.loop.call_soon_threadsafe(_settle, work.done, outcome)
-            except RuntimeError:
-                pass  # The loop was closed meanwhile; nobody waits for the outcome.
             del work, outcome
 
 

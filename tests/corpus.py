@@ -191,6 +191,7 @@ async def cancelled_child() -> str:
     try:
         return await child.result()
     except asyncio.CancelledError:
+        await satay.sleep(60)
         return await note("cancelled the child")
 
 
@@ -438,6 +439,13 @@ async def leftovers() -> str:
     return await note("the result")
 
 
+@satay.workflow(name="corpus.abandoned_child")
+async def abandoned_child() -> str:
+    satay.start_child(hopeless_child)
+    await satay.sleep(1)
+    return "the parent is done"
+
+
 async def no_script(app: AppUnderTest, run_id: str) -> None:
     pass
 
@@ -446,13 +454,14 @@ async def no_script(app: AppUnderTest, run_id: str) -> None:
 class Shape:
     """A workflow, its input, and what happens to its run from outside. `script` may be repeated without a change.
 
-    `is_ordered`: the entries come in one order only.
+    `is_ordered`: the entries come in one order only. `recover`: it takes an app that recovers all runs to end them all.
     """
 
     workflow: satay.Workflow[..., Any]
     input: Any = satay.MISSING
     script: Callable[[AppUnderTest, str], Awaitable[None]] = no_script
     is_ordered: bool = False
+    recover: bool = False
 
     @property
     def name(self) -> str:
@@ -472,6 +481,7 @@ SHAPES: Final = {
         Shape(map_with_failures),
         Shape(children),
         Shape(cancelled_child),
+        Shape(abandoned_child, recover=True),
         Shape(timers, is_ordered=True),
         Shape(timeouts, is_ordered=True),
         Shape(events, script=send_events),
@@ -509,7 +519,8 @@ async def run_until_crash(
     place: Path, shape: Shape, faults: Faults, start: datetime | None = None
 ) -> tuple[list[Any] | None, datetime]:
     """Start or go on with the run of a shape. How it ended, or None where the app crashed; and what time it is then."""
-    async with open_app(place, clock=ManualClock(start, autojump=True), faults=faults) as app:
+    clock = ManualClock(start, autojump=True)
+    async with open_app(place, clock=clock, faults=faults, recover=shape.recover) as app:
         ending = asyncio.ensure_future(_run(app, shape))
         await asyncio.wait((ending, faults.crashed), return_when=asyncio.FIRST_COMPLETED)
         if not faults.is_crashed:

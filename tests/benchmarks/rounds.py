@@ -1,0 +1,31 @@
+"""Interleaved measuring.
+
+Every round makes each measure once, and ratios are taken within a round: what disturbs a measure disturbs the one that
+it is compared with.
+"""
+
+import gc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+NOISE = 1.1
+"""How much slower one of two equal measures may look: a figure that must not be slower is held to this."""
+
+Measure = Callable[[], Awaitable[float]]
+"""Does its work once and answers a number: a rate, or a duration in seconds."""
+
+
+async def interleaved(rounds: int, measures: Mapping[str, Measure]) -> dict[str, list[float]]:
+    """The samples of each measure, one a round. A round before the first one warms up and is not counted."""
+    samples: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(rounds + 1):
+        for name, measure in measures.items():
+            gc.collect()
+            sample = await measure()
+            if number > 0:
+                samples[name].append(sample)
+    return samples
+
+
+def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """What one measure is of the other, round by round."""
+    return [one / other for one, other in zip(ones, others, strict=True)]
