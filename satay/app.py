@@ -431,7 +431,7 @@ class App:
 
     def handle(self, run_id: str) -> RunHandle[Any]:
         """A handle on a run that is there, without driving it."""
-        return RunHandle(self, run_id, None, None)
+        return RunHandle(self, run_id, None, None, drives=False)
 
     async def receipt(self, run_id: str) -> ForkReceipt | None:
         """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
@@ -478,11 +478,11 @@ class App:
             )
         return record
 
-    async def result(self, run_id: str, codec: ValueCodec | None) -> Any:
-        """Wait for a run to end and return its result. With `codec`, drive the run if nobody does."""
+    async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
+        """Wait for a run to end and return its result. With `drive`, drive the run if nobody does."""
         scheduler = await self._ready()
         while True:
-            ending = await scheduler.ending(run_id, drive=codec is not None)
+            ending = await scheduler.ending(run_id, drive=drive)
             if ending.continued_as is None:
                 break
             run_id = ending.continued_as

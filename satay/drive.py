@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial, wraps
 from random import Random
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol
+from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
 from satay.calls import (
     ATTEMPT_NOTES,
@@ -118,6 +118,14 @@ class DriveSettings:
     allow_pickle: bool = False
 
 
+class Ending(NamedTuple):
+    """How a run ended: its status, the text of its result or error, and the run that goes on in its place."""
+
+    status: RunStatus
+    text: str | None
+    continued_as: str | None
+
+
 class DriveHost(Protocol):
     """What a drive needs of the scheduler that steps it. Every method returns at once."""
 
@@ -177,7 +185,7 @@ class Drive:
         "calls",
         "cancel_requested",
         "definition",
-        "is_ended",
+        "ending",
         "is_live",
         "is_replaying",
         "is_suspended",
@@ -185,7 +193,6 @@ class Drive:
         "loop",
         "open_waits",
         "parent_id",
-        "successor_id",
         "uncommitted",
         "undecided",
     )
@@ -207,12 +214,11 @@ class Drive:
         self.uncommitted = 0
         self.open_waits = 0
         self.parent_id = origin.parent_id
-        self.successor_id: str | None = None
         self.before: RunRecord | None = None
         self.armed_for: int | None = None
         self.cancel_requested = False
         self.is_live = False
-        self.is_ended = False
+        self.ending: Ending | None = None
         self.is_suspended = False
         self.is_replaying = len(entries) > 1
         self._host = host
@@ -245,6 +251,11 @@ class Drive:
         self.loop = ScheduledLoop(self)
         self.loop.schedule = self
         self.loop.advance_to(origin.started_at / MICROSECONDS)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the body is done; its end may not be on disk yet."""
+        return self.ending is not None
 
     # --- what the body sees -------------------------------------------------------------------------------------------
 
@@ -803,8 +814,7 @@ class Drive:
         return self._root is not None and self._root.done()
 
     def _fail_stuck(self, message: str) -> None:
-        self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(WorkflowStuckError(message)))
-        self._finish(RunStatus.FAILED)
+        self._finish(RunStatus.FAILED, encode_failure(WorkflowStuckError(message)))
 
     def _end(self) -> None:
         """The body is done: cancel what it left running, and record how it ended."""
@@ -812,38 +822,37 @@ class Drive:
         assert root is not None
         self._is_ending = True
         self._cancel_leftovers()
+        error: BaseException | None
+        if root.cancelled():
+            error = asyncio.CancelledError("the body was cancelled by its own code")
+        else:
+            error = root.exception()
         if self.cancel_requested:
-            self._recorder.record(EntryType.WORKFLOW_CANCELLED, "")
-            root.cancelled() or root.exception()
-            return self._finish(RunStatus.CANCELLED)
-        error = (
-            asyncio.CancelledError("the body was cancelled by its own code") if root.cancelled() else root.exception()
-        )
-        if isinstance(error, ContinueAsNew):
-            return self._continue_as_new(error)
-        if error is None:
-            try:
-                text = self.definition.result_codec.encode(root.result(), f"the result of workflow {self.workflow!r}")
-            except SatayError as refused:
-                error = refused
-            else:
-                self._recorder.record(EntryType.WORKFLOW_COMPLETED, "", text)
-                return self._finish(RunStatus.COMPLETED)
-        self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(error))
-        return self._finish(RunStatus.FAILED)
+            self._finish(RunStatus.CANCELLED, None)
+        elif isinstance(error, ContinueAsNew):
+            self._continue_as_new(error)
+        elif error is not None:
+            self._finish(RunStatus.FAILED, encode_failure(error))
+        else:
+            self._complete(root.result())
+
+    def _complete(self, result: Any) -> None:
+        try:
+            text = self.definition.result_codec.encode(result, f"the result of workflow {self.workflow!r}")
+        except SatayError as refused:
+            self._finish(RunStatus.FAILED, encode_failure(refused))
+        else:
+            self._finish(RunStatus.COMPLETED, text)
 
     def _continue_as_new(self, request: ContinueAsNew) -> None:
         where = f"the input of workflow {self.workflow!r}"
         try:
             text = self.definition.input_codec.encode(request.input_args, {}, where)
         except SatayError as refused:
-            self._recorder.record(EntryType.WORKFLOW_FAILED, "", encode_failure(refused))
-            return self._finish(RunStatus.FAILED)
+            return self._finish(RunStatus.FAILED, encode_failure(refused))
         run, entries, blobs = self._host.successor(self, text)
-        self._recorder.record(EntryType.WORKFLOW_COMPLETED, f'"continued_as":{json_quote(run.run_id)}')
         self._recorder.continue_as(run, entries, blobs)
-        self.successor_id = run.run_id
-        return self._finish(RunStatus.COMPLETED)
+        return self._finish(RunStatus.COMPLETED, None, run.run_id)
 
     def _cancel_leftovers(self) -> None:
         for _ in range(MAX_CLEANUP_ROUNDS):
@@ -856,12 +865,14 @@ class Drive:
         for call in list(self.calls.values()):
             self.cancel_call(call)
 
-    def _finish(self, status: RunStatus) -> None:
-        self.is_ended = True
+    def _finish(self, status: RunStatus, text: str | None, continued_as: str | None = None) -> None:
+        """Record the end of the run. What is outstanding is given up."""
+        facts = "" if continued_as is None else f'"continued_as":{json_quote(continued_as)}'
+        self._recorder.record(_ENDS[status], facts, text)
+        self.ending = Ending(status, text, continued_as)
         self._row = (status, None)
-        for call in list(self.calls.values()):
-            self.calls.pop(call.seq)
-            self._stops.append(call)
+        self._stops += self.calls.values()
+        self.calls.clear()
 
     def _commit(self) -> None:
         """Send what was recorded to the journal; act on it once it is there."""
@@ -1022,6 +1033,12 @@ class Drive:
 
 
 _RUNNING: Final = (RunStatus.RUNNING, None)
+
+_ENDS: Final = {
+    RunStatus.COMPLETED: EntryType.WORKFLOW_COMPLETED,
+    RunStatus.FAILED: EntryType.WORKFLOW_FAILED,
+    RunStatus.CANCELLED: EntryType.WORKFLOW_CANCELLED,
+}
 
 
 def _numbers(numbers: Sequence[int]) -> str:

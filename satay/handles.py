@@ -48,16 +48,23 @@ class RunReader(Protocol):
 
     async def receipt(self, run_id: str) -> ForkReceipt | None: ...
 
-    async def result(self, run_id: str, codec: ValueCodec | None) -> Any: ...
+    async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
 
 
 class RunHandle(Generic[R]):
     """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended."""
 
     def __init__(
-        self, app: RunReader, run_id: str, result_codec: ValueCodec | None, created: "asyncio.Task[str] | None"
+        self,
+        app: RunReader,
+        run_id: str,
+        result_codec: ValueCodec | None,
+        created: "asyncio.Task[str] | None",
+        *,
+        drives: bool = True,
     ) -> None:
         self._app = app
+        self._drives = drives
         self._result_codec = result_codec
         self._created = created
         self.run_id = run_id
@@ -78,7 +85,7 @@ class RunHandle(Generic[R]):
         `NeedsDecisionError`. A caller that gives up waiting does not disturb the run.
         """
         await self._wait_created()
-        return cast(R, await self._app.result(self.run_id, self._result_codec))
+        return cast(R, await self._app.result(self.run_id, self._result_codec, drive=self._drives))
 
     async def status(self) -> RunStatus:
         """What the run is doing."""

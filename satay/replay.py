@@ -130,6 +130,12 @@ def is_passed_over(type: str) -> bool:
     )
 
 
+def check_understood(entries: Iterable[Entry]) -> None:
+    """Raise `UnsupportedEntryError` for an entry that must not be passed over unread: here, not in the middle of a body."""
+    for type in {entry.type for entry in entries} - _KNOWN:
+        is_passed_over(type)
+
+
 class StrictReplay:
     """Follows a history and insists on the recorded schedule.
 
@@ -138,6 +144,7 @@ class StrictReplay:
     """
 
     def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
+        check_understood(entries)
         self._entries = entries
         self._passed_over = passed_over
         self._at = 1
@@ -196,31 +203,38 @@ class LooseReplay:
         passed_over: Callable[[Entry], None],
         differed: Callable[[Divergence], None],
     ) -> None:
+        check_understood(entries)
         self._calls: dict[CallId, Entry] = {}
+        self._order: list[CallId] = []
         self._outcomes: list[Entry] = []
         self._differed: Callable[[Divergence], None] | None = differed
         for entry in entries[1:]:
             if entry.type in CALL_KIND:
-                self._calls[recorded_call(entry)] = entry
+                self._order.append(recorded_call(entry))
+                self._calls[self._order[-1]] = entry
             elif is_passed_over(entry.type):
                 passed_over(entry)
             else:
                 self._outcomes.append(entry)
         self._at = 0
-        self._matched = 0
+        self._issued = 0
 
     def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
-        entry = self._calls.pop(call.identity, None)
-        if entry is None and (self._calls or self._at < len(self._outcomes)):
-            self._tell(Divergence(self._matched, "another schedule", call.identity))
-        self._matched += entry is not None
+        identity = call.identity
+        entry = self._calls.pop(identity, None)
+        if self._issued < len(self._order):
+            if self._order[self._issued] != identity:
+                self._tell(Divergence(self._issued, self._order[self._issued], identity))
+        elif self._at < len(self._outcomes):
+            self._tell(Divergence(self._issued, _recorded(self._outcomes[self._at]), identity))
+        self._issued += 1
         return entry
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         if self._at >= len(self._outcomes):
             return None
         if is_body_done:
-            self._tell(Divergence(self._matched, "another schedule", None))
+            self._tell(Divergence(self._issued, _recorded(self._outcomes[self._at]), None))
             return None
         self._at += 1
         return self._outcomes[self._at - 1]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
@@ -22,7 +22,7 @@ from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
 from satay.clock import MICROSECONDS, Alarm, Chance, Clock
 from satay.definitions import Workflow, find_workflow, workflows
-from satay.drive import Drive, DriveSettings
+from satay.drive import Drive, DriveSettings, Ending
 from satay.errors import (
     AppClosedError,
     JournalConflictError,
@@ -78,14 +78,6 @@ class SchedulerSettings:
     drive: DriveSettings = field(default_factory=DriveSettings)
 
 
-class Ending(NamedTuple):
-    """How a run ended: its status, and the text of its result or error."""
-
-    status: RunStatus
-    text: str | None
-    continued_as: str | None
-
-
 class Scheduler:
     """Drives runs on the running event loop. Made by an app, which opens and closes it."""
 
@@ -110,7 +102,7 @@ class Scheduler:
         self._dues: list[tuple[int, str]] = []
         self._alarm: tuple[int, Alarm] | None = None
         self._sleepers_due: int | None = None
-        self._endings: dict[str, list[asyncio.Future[None]]] = {}
+        self._endings: dict[str, list[asyncio.Future[Ending | None]]] = {}
         self._news: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, BaseException] = {}
         self._seen_message = 0
@@ -401,9 +393,10 @@ class Scheduler:
     def drive_ended(self, drive: Drive) -> None:
         self._forget(drive)
         self._tell_news(drive.run_id)
-        self._tell(drive.run_id)
-        if drive.successor_id is not None:
-            self._spawn(self._take_over_quietly(drive.successor_id))
+        assert drive.ending is not None
+        self._tell(drive.run_id, drive.ending)
+        if drive.ending.continued_as is not None:
+            self._spawn(self._take_over_quietly(drive.ending.continued_as))
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
             if parent is not None:
@@ -474,10 +467,12 @@ class Scheduler:
                         f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume",
                         run_id=run_id,
                     )
-            await self._until_news(run_id)
+            ending = await self._until_news(run_id)
+            if ending is not None:
+                return ending
             self._raise_failure(run_id)
 
-    async def _until_news(self, run_id: str) -> None:
+    async def _until_news(self, run_id: str) -> Ending | None:
         """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
         driven = self._drives.get(run_id)
         news = self._loop.create_future()
@@ -493,6 +488,7 @@ class Scheduler:
                 self._endings.pop(run_id, None)
         if news.cancelled():
             raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
+        return news.result() if news.done() else None
 
     async def _refuse_undecided(self, drive: Drive | None, run_id: str) -> None:
         """Raise `NeedsDecisionError` where the drive waits for a decision and none is in its inbox."""
@@ -520,10 +516,11 @@ class Scheduler:
             if news is not None and not news.done():
                 news.set_result(None)
 
-    def _tell(self, run_id: str) -> None:
+    def _tell(self, run_id: str, ending: Ending | None = None) -> None:
+        """Wake those who wait for a run: it has ended, or something keeps it from going on."""
         for news in self._endings.pop(run_id, ()):
             if not news.done():
-                news.set_result(None)
+                news.set_result(ending)
 
     def _raise_failure(self, run_id: str) -> None:
         failure = self._failures.get(run_id)
@@ -544,7 +541,7 @@ class Scheduler:
         return record
 
     async def _is_nobodys(self, record: RunRecord) -> bool:
-        if record.status != RunStatus.RUNNING:
+        if record.owner == self.owner_id or record.status == RunStatus.NEEDS_DECISION:
             return False
         now = self.clock.now()
         owners = await self.journal.owners()

@@ -66,6 +66,7 @@ class ManualClock:
         self._alarms: list[ManualAlarm] = []
         self._alarm_count = 0
         self._pausing: Counter[object] = Counter()
+        self._change: asyncio.Future[None] | None = None
         self._apps: list[Watched] = []
         self._stirred: asyncio.Event | None = None
         self._jumper: asyncio.Task[None] | None = None
@@ -115,10 +116,14 @@ class ManualClock:
             alarm = self.call_at(self._now + round(duration * MICROSECONDS), partial(_wake, done))
         attempt = current_attempt.get()
         self._pausing[attempt] += 1
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
         try:
             await done
         finally:
             self._pausing[attempt] -= 1
+            if not self._pausing[attempt]:
+                del self._pausing[attempt]
             if alarm is not None:
                 alarm.cancel()
 
@@ -141,6 +146,8 @@ class ManualClock:
         """Time waits for this app no more."""
         if app in self._apps:
             self._apps.remove(app)
+        if not self._apps:
+            self._change = None
         if not self._apps and self._jumper is not None:
             jumper, self._jumper, self._stirred = self._jumper, None, None
             jumper.cancel()
@@ -171,7 +178,7 @@ class ManualClock:
             passes = 0
 
     def _busy_attempts(self) -> int:
-        pausing = sum(count > 0 for attempt, count in self._pausing.items() if attempt is not None)
+        pausing = sum(attempt is not None for attempt in self._pausing)
         return sum(app.attempts for app in self._apps) - pausing
 
     async def _has_sign(self, timeout: float | None) -> bool:
@@ -179,6 +186,9 @@ class ManualClock:
         if not signs:
             await asyncio.sleep(0)
             return True
+        if self._change is None or self._change.done():
+            self._change = asyncio.get_running_loop().create_future()
+        signs.add(self._change)  # An attempt that begins to pause gives no other sign.
         done, _ = await asyncio.wait(signs, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return bool(done)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import (
-    concurrent,
+    concurrent_runs,
     disk,
     forking,
     importing,
@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parents[2] / "BENCHMARKS.md"
 
 BENCHMARKS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Figure]]]] = {
     "sequential": sequential.measure,
-    "concurrent": concurrent.measure,
+    "concurrent": concurrent_runs.measure,
     "parallel": parallel.measure,
     "resuming": resuming.measure,
     "forking": forking.measure,

@@ -81,7 +81,7 @@ async def open_peer(python: Path, directory: Path) -> AsyncIterator[Peer]:
     settings: list[str] = []
     try:
         for mode in ("wal", "default"):
-            command = (str(python), str(PROGRAM), str(directory / f"peer-{mode}.db"), mode)
+            command = (str(python), "-P", str(PROGRAM), str(directory / f"peer-{mode}.db"), mode)
             with (directory / f"peer-{mode}.log").open("wb") as log:
                 processes.append(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=log))
             settings.append(json.loads(await _answer(processes[-1], LAUNCH_SECONDS)))

@@ -1,0 +1,304 @@
+"""Several processes on one file; processes that are stopped, signalled, or end in any way they like."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import satay
+from satay.model import EntryType, RunStatus
+from satay.replay import facts
+from tests.programs.effects import EFFECTS_VARIABLE, read_effects, read_lines
+from tests.programs.starting import Ended, Program, all_of, module, wait_until
+from tests.programs.worker import RESULTS
+from tests.programs.workload import expected, gated, step
+from tests.test_invariants import History, check_well_formed
+
+IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
+
+LEASE_SECONDS: Final = 0.5
+
+PROMPT_SECONDS: Final = 2.0
+"""Within this time a process ends that has nothing left to do."""
+
+
+def read_history(place: Path) -> History:
+    return asyncio.run(History.of(place))
+
+
+# --- several processes on one file ------------------------------------------------------------------------------------
+
+
+def check_eight_processes(place: Path) -> None:
+    """Eight processes start, attach to, and fork the same runs at the same time."""
+    count = 18 if IS_LONG else 6
+    place.mkdir()
+    workers = [
+        module("worker", place, count, *(["--recover"] if number % 2 else []), effects=place / "effects")
+        for number in range(8)
+    ]
+    with all_of(workers):
+        for worker in workers:
+            ended = worker.end()
+            assert (0, "ready\n", "") == (ended.status, ended.output, ended.errors), ended
+    history = read_history(place)
+    handed_over = {(line["run_id"], json.dumps(line["result"])) for line in read_lines(place / RESULTS)}
+    began = Counter((effect.call, effect.attempt) for effect in read_effects(place / "effects", ["began"]))
+    resumed = [
+        run_id
+        for run_id, entries in history.entries.items()
+        if any(entry.type == EntryType.WORKFLOW_RESUMED for entry in entries)
+    ]
+
+    check_well_formed(history)
+    assert {(run_id, json.dumps(result)) for run_id, result in expected(count).items()} == handed_over
+    assert 8 * len(expected(count)) == len(read_lines(place / RESULTS))
+    assert {} == {call: times for call, times in began.items() if times > 1}
+    assert [] == resumed
+
+
+def test_eight_processes_that_start_the_same_runs_share_one_driver_each(tmp_path: Path) -> None:
+    check_eight_processes(tmp_path / "place")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", range(20))
+def test_eight_processes_share_one_driver_each_again_and_again(number: int, tmp_path: Path) -> None:
+    check_eight_processes(tmp_path / "place")
+
+
+# --- one process that drives a run with a gate in it ------------------------------------------------------------------
+
+GATED = """
+import asyncio, sys
+from pathlib import Path
+import satay
+from tests.programs.workload import gated
+
+async def main():
+    place = Path(sys.argv[1])
+    async with satay.run_app(
+        data_dir=place, lease_seconds={lease}, poll_seconds=0.05, grace_seconds={grace}, recover={recover}
+    ) as app:
+        print("open", flush=True)
+        {body}
+
+asyncio.run(main())
+"""
+
+DRIVE: Final = 'print(await app.start(gated, str(place / "gate"), run_id="gated").result(), flush=True)'
+
+RECOVER: Final = """
+        while await app.runs(status="running") or await app.runs(status="waiting"):
+            await asyncio.sleep(0.01)
+"""
+
+
+def start_gated(
+    place: Path, body: str = DRIVE, *, lease: float = LEASE_SECONDS, grace: float = 5.0, recover: bool = False
+) -> Program:
+    source = GATED.format(body=body, lease=lease, grace=grace, recover=recover)
+    return Program(["-c", source, place], variables={EFFECTS_VARIABLE: place / "effects"})
+
+
+def wait_for_attempt(place: Path, attempts: int = 1) -> None:
+    """Wait until the task that waits for the gate runs."""
+
+    def is_running() -> bool:
+        effects = read_effects(place / "effects", ["began"])
+        return attempts == sum(effect.task == "workload.wait_for_file" for effect in effects)
+
+    wait_until(is_running)
+
+
+def open_gate(place: Path) -> None:
+    (place / "gate").touch()
+
+
+def types_of(place: Path, run_id: str = "gated") -> list[str]:
+    return [entry.type for entry in read_history(place).entries[run_id]]
+
+
+def dump(place: Path) -> list[Any]:
+    """All runs and entries, as rows."""
+    with sqlite3.connect(place / "satay.db") as connection:
+        rows = [
+            *connection.execute("SELECT * FROM runs ORDER BY key"),
+            *connection.execute("SELECT * FROM events ORDER BY run, seq"),
+        ]
+    connection.close()
+    return rows
+
+
+def test_a_process_that_was_stopped_beyond_its_lease_writes_nothing_and_answers_with_the_others_result(
+    tmp_path: Path,
+) -> None:
+    with start_gated(tmp_path) as stopped:
+        wait_for_attempt(tmp_path)
+        stopped.send_signal(signal.SIGSTOP)
+        with start_gated(tmp_path, RECOVER, recover=True) as other:
+            wait_for_attempt(tmp_path, attempts=2)
+            open_gate(tmp_path)
+            assert 0 == other.end().status
+        before = dump(tmp_path)
+        stopped.send_signal(signal.SIGCONT)
+        ended = stopped.end()
+
+    assert (0, "open\n[2, 'gate', 3]\n") == (ended.status, ended.output), ended
+    assert "" == ended.errors
+    assert before == dump(tmp_path)
+    assert 1 == types_of(tmp_path).count(EntryType.WORKFLOW_COMPLETED)
+
+
+def test_a_process_that_was_stopped_takes_its_run_back_if_nobody_took_it(tmp_path: Path) -> None:
+    with start_gated(tmp_path) as stopped:
+        wait_for_attempt(tmp_path)
+        stopped.send_signal(signal.SIGSTOP)
+        time.sleep(2 * LEASE_SECONDS)
+        open_gate(tmp_path)
+        stopped.send_signal(signal.SIGCONT)
+        ended = stopped.end()
+
+    assert (0, "open\n[2, 'gate', 3]\n") == (ended.status, ended.output), ended
+    assert EntryType.WORKFLOW_RESUMED not in types_of(tmp_path)
+
+
+def test_a_process_that_is_stopped_and_goes_on_again_and_again_shares_the_runs_with_another(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    chance = random.Random("stop and go")
+    workers = [module("worker", place, 12, "--recover", effects=place / "effects") for _ in range(2)]
+    with all_of(workers):
+        for worker in workers:
+            worker.wait_for("ready")
+        while any(worker.is_running for worker in workers):
+            for worker in workers:
+                worker.send_signal(signal.SIGSTOP)
+                time.sleep(chance.uniform(0, 0.03))
+                worker.send_signal(signal.SIGCONT)
+                time.sleep(chance.uniform(0, 0.03))
+        ends = [worker.end() for worker in workers]
+
+    assert [(0, ""), (0, "")] == [(ended.status, ended.errors) for ended in ends]
+    check_well_formed(read_history(place))
+    assert expected(12) == {line["run_id"]: line["result"] for line in read_lines(place / RESULTS)}
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_lets_a_running_attempt_finish_and_ends_the_process_as_the_signal_does(tmp_path: Path) -> None:
+    with start_gated(tmp_path) as program:
+        wait_for_attempt(tmp_path)
+        program.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        assert program.is_running
+        open_gate(tmp_path)
+        ended = program.end(PROMPT_SECONDS)
+    types = types_of(tmp_path)
+
+    assert (-signal.SIGTERM, "open\n", "") == (ended.status, ended.output, ended.errors), ended
+    assert 2 == types.count(EntryType.TASK_COMPLETED)
+    with start_gated(tmp_path) as second:
+        assert "open\n[2, 'gate', 3]\n" == second.end().output
+    assert {1} == set(attempts_by_call(tmp_path).values())
+    check_well_formed(read_history(tmp_path))
+
+
+def attempts_by_call(place: Path) -> Counter[tuple[str, str, int | str]]:
+    return Counter(effect.call for effect in read_effects(place / "effects", ["began"]))
+
+
+def test_sigint_is_a_keyboard_interrupt_and_lets_a_running_attempt_finish(tmp_path: Path) -> None:
+    with start_gated(tmp_path) as program:
+        wait_for_attempt(tmp_path)
+        program.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        assert program.is_running
+        open_gate(tmp_path)
+        ended = program.end(PROMPT_SECONDS)
+
+    assert -signal.SIGINT == ended.status, ended
+    assert ended.errors.endswith("\nKeyboardInterrupt\n"), ended
+    assert 2 == types_of(tmp_path).count(EntryType.TASK_COMPLETED)
+    with start_gated(tmp_path) as second:
+        assert "open\n[2, 'gate', 3]\n" == second.end().output
+    assert {1} == set(attempts_by_call(tmp_path).values())
+    check_well_formed(read_history(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_attempt_that_lasts_longer_than_the_grace_time_is_stopped_and_made_again(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with start_gated(tmp_path, grace=0.1) as program:
+        wait_for_attempt(tmp_path)
+        program.send_signal(number)
+        ended = program.end(PROMPT_SECONDS)
+    types = types_of(tmp_path)
+
+    assert -number == ended.status, ended
+    assert types[-1] == EntryType.WORKFLOW_SUSPENDED
+    open_gate(tmp_path)
+    with start_gated(tmp_path) as second:
+        assert "open\n[2, 'gate', 3]\n" == second.end().output
+    assert 2 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
+    check_well_formed(read_history(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_process_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    with start_gated(tmp_path, grace=60.0) as program:
+        wait_for_attempt(tmp_path)
+        program.send_signal(number)
+        time.sleep(0.1)
+        assert program.is_running
+        program.send_signal(number)
+        ended = program.end(PROMPT_SECONDS)
+
+    assert ended.status in (-number, 128 + number), ended
+    open_gate(tmp_path)
+    with start_gated(tmp_path) as second:
+        assert "open\n[2, 'gate', 3]\n" == second.end().output
+    check_well_formed(read_history(tmp_path))
+
+
+def test_a_process_that_drains_keeps_its_runs_until_it_is_done(tmp_path: Path) -> None:
+    with start_gated(tmp_path, grace=60.0) as draining, start_gated(tmp_path, RECOVER, recover=True) as other:
+        wait_for_attempt(tmp_path)
+        draining.send_signal(signal.SIGTERM)
+        other.wait_for("open")
+        time.sleep(3 * LEASE_SECONDS)
+        assert draining.is_running
+        assert 1 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
+        open_gate(tmp_path)
+        assert -signal.SIGTERM == draining.end(PROMPT_SECONDS).status
+        assert 0 == other.end().status
+
+    pids = {effect.task: effect.pid for effect in read_effects(tmp_path / "effects")}
+    assert draining.pid == pids["workload.wait_for_file"]
+    assert other.pid == pids["workload.step"]
+    assert {1} == set(attempts_by_call(tmp_path).values())
+    check_well_formed(read_history(tmp_path))
+
+
+def test_a_run_can_be_cancelled_while_its_process_drains(tmp_path: Path) -> None:
+    cancel = 'await app.cancel("gated")'
+    with start_gated(tmp_path, grace=60.0) as draining:
+        wait_for_attempt(tmp_path)
+        draining.send_signal(signal.SIGTERM)
+        with start_gated(tmp_path, cancel) as other:
+            assert 0 == other.end().status
+        ended = draining.end(PROMPT_SECONDS)
+
+    assert -signal.SIGTERM == ended.status, ended
+    assert EntryType.WORKFLOW_CANCELLED == types_of(tmp_path)[-1]
