@@ -1,6 +1,7 @@
 """The app: an open journal, and the scheduler that drives runs in it."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar, Token
@@ -28,11 +29,11 @@ from satay.errors import (
 from satay.failures import rebuilt_workflow_failure
 from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
-from satay.journal import DECISION, Journal, RunQuery
+from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal, RunQuery
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import origin_of, own_fork
 from satay.primitives import event_name
-from satay.replay import facts, needed_blobs, referenced_blobs, value_text
+from satay.replay import blob_reference, facts, needed_blobs, referenced_blobs, value_text
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
@@ -205,7 +206,7 @@ class App:
         entries = await (await self._ready()).journal.read(run_id, limit=1)
         if record.workflow != workflow.name:
             difference = f"it is a run of workflow {record.workflow!r}, not {workflow.name!r}"
-        elif value_text(entries[0]) not in (text, None):
+        elif _recorded_input(entries[0]) != _kept_as(text):
             difference = "it was started with another input"
         else:
             return
@@ -302,7 +303,7 @@ class App:
             for name in ("source_id", "requested", "input_overridden", "intervention")
             if getattr(there, name) != getattr(receipt, name)
         ]
-        if value_text(entry) != value_text(first):
+        if _recorded_input(entry) != _recorded_input(first):
             differences.append("workflow_input")
         if differences:
             raise RunConflictError(
@@ -440,13 +441,16 @@ class App:
             return None
         entries = await (await self._ready()).journal.read(run_id, after=record.fork_seq, limit=1)
         own = own_fork(run_id, entries)
-        text = None if own is None else value_text(own)
-        return None if text is None else ForkReceipt.from_json(text)
+        if own is None:
+            return None
+        blobs = await (await self._ready()).journal.blobs(referenced_blobs([own]))
+        return ForkReceipt.from_json(value_text(own) or blobs[blob_reference(own) or ""])
 
     async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
         scheduler = await self._ready()
         await self._record(run_id)
+        has_ended = False
         while True:
             news = scheduler.news_of(run_id)
             page = await scheduler.journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
@@ -455,9 +459,13 @@ class App:
                 after = entry.seq
             if page and page[-1].type in TERMINAL_ENTRIES:
                 return
-            if not page:
-                if (await self._record(run_id)).status.is_terminal:
-                    return
+            if page:
+                continue
+            if has_ended:
+                return
+            # It may have ended after the page was read: then its last entries are still to come.
+            has_ended = (await self._record(run_id)).status.is_terminal
+            if not has_ended:
                 await asyncio.wait((news,), timeout=self._scheduling.poll_seconds)
 
     async def compare(self, one: str, other: str) -> Comparison:
@@ -513,6 +521,16 @@ def encode_input(workflow: Workflow[..., Any], input: Any) -> str:
     """A workflow's input as recorded; `MISSING` is recorded as no input, which is not the same as None."""
     where = f"the input of workflow {workflow.name!r}"
     return workflow.input_codec.encode(() if input is MISSING else (input,), {}, where)
+
+
+def _recorded_input(first: Entry) -> str | None:
+    """What the first entry of a run holds of its input: the text, or the digest of the blob that is the text."""
+    return value_text(first) or blob_reference(first)
+
+
+def _kept_as(text: str) -> str:
+    """What an entry would hold of an input."""
+    return text if len(text) <= BLOB_THRESHOLD_BYTES else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _summary(record: RunRecord) -> RunSummary:

@@ -140,6 +140,8 @@ ATTEMPT_NOTES: Final[frozenset[str]] = frozenset(
         EntryType.DECISION_REQUESTED,
         EntryType.DECISION_MADE,
         EntryType.WORKFLOW_SUSPENDED,
+        EntryType.WORKFLOW_RESUMED,
+        EntryType.RUN_FORKED,
     }
 )
 """The entry types that say something of attempts."""
@@ -147,6 +149,11 @@ ATTEMPT_NOTES: Final[frozenset[str]] = frozenset(
 
 def note_attempt(attempts: dict[int, AttemptHistory], entry: Entry) -> None:
     """Fold an entry about attempts into what is known of them, by the seq of their call."""
+    if entry.type in (EntryType.WORKFLOW_RESUMED, EntryType.RUN_FORKED):
+        for history in attempts.values():
+            history.is_deferred = history.is_stopped = False
+            history.crashes = 0 if entry.type == EntryType.RUN_FORKED else history.crashes
+        return
     known = facts(entry)
     if entry.type == EntryType.WORKFLOW_SUSPENDED:
         for seq in known["deferred"]:

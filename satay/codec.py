@@ -23,7 +23,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
-from satay.errors import CodecError, DecodeError, EncodeError, InvalidValueError
+from satay.errors import CodecError, DecodeError, EncodeError, InvalidValueError, PickleNotAllowedError
 from satay.model import MISSING
 from satay.tags import (
     MAX_PAYLOAD_BYTES,
@@ -688,7 +688,7 @@ class PickleCodec(ValueCodec):
         if not text.startswith(_PICKLE_HEAD):
             return decode_tagged(text, where)
         if not (allow_pickle or self._allow_pickle):
-            raise DecodeError(f"{where} is a pickle and is not read: {_NOT_ALLOWED}")
+            raise PickleNotAllowedError(f"{where} is a pickle and is not read: {_NOT_ALLOWED}")
         try:
             return pickle.loads(base64.b64decode(text[len(_PICKLE_HEAD) : -2]))
         except Exception as error:  # unpickling runs whatever the value's classes do

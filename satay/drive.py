@@ -58,6 +58,7 @@ from satay.replay import (
     cancelled_calls,
     divergence_error,
     facts,
+    inherited_children,
     outcome_call,
     value_text,
 )
@@ -75,7 +76,7 @@ TURNS_PER_SLICE: Final = 500
 """After this many replayed turns of one body, the host's other callbacks get their turn."""
 
 MAX_CLEANUP_CALLS: Final = 100
-"""How many durable calls a body may issue after it was asked to cancel; each further one is cancelled at once."""
+"""How many durable calls a body may issue after it was asked to cancel; at the next one it is dropped."""
 
 MAX_CLEANUP_ROUNDS: Final = 10
 """How often branches that are left over when a body returns are cancelled before they are dropped."""
@@ -161,10 +162,13 @@ class Drive:
         "_divergence",
         "_dues",
         "_early",
+        "_forked_at",
         "_history_head",
         "_host",
         "_in_hand",
+        "_inherited_children",
         "_is_ending",
+        "_is_fresh_fork",
         "_is_stepping",
         "_keys",
         "_landed",
@@ -225,6 +229,8 @@ class Drive:
         self._origin = origin
         self._recorder = Recorder(lease, host.clock, entries[-1])
         self._history_head = entries[-1].seq
+        self._forked_at = entries[-1].at if entries[-1].type == EntryType.RUN_FORKED else None
+        self._inherited_children = inherited_children(entries)
         self._blobs = blobs
         self._attempts: dict[int, AttemptHistory] | None = None
         self._cancelled = cancelled_calls(entries)
@@ -325,7 +331,7 @@ class Drive:
         call = EventCall(name, int(occurrence), key, codec)
         self.open_waits += 1
         if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
-            call.due = None if timeout is None else self._now + round(timeout * MICROSECONDS)
+            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
             match = "null" if key is None else json_quote(key)
             due = "null" if call.due is None else str(call.due)
             self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
@@ -342,6 +348,8 @@ class Drive:
         occurrence, head = self._head(f'"child":{json_quote(workflow.name)}', f"child {workflow.name}", key)
         call = ChildCall(workflow, occurrence, child_run_id(self.run_id, workflow.name, occurrence))
         if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
+            if call.entry is not None:
+                call.run_id = self._inherited_children.get(call.seq) or facts(call.entry)["run_id"]
             return call
         head = f'{head},"run_id":{json_quote(call.run_id)}'
         try:
@@ -360,12 +368,18 @@ class Drive:
         occurrence, head = self._head('"timer":"timer"', "timer", None)
         call = TimerCall(int(occurrence), timer)
         if self._is_new(call, EntryType.TIMER_CREATED, head):
-            call.due = round(timer.when() * MICROSECONDS)
+            call.due = self._from_now(round(timer.when() * MICROSECONDS))
             self._record_call(call, EntryType.TIMER_CREATED, f'{head},"due":{call.due}', None)
             self._watch(call)
         elif call.entry is not None:
             call.due = facts(call.entry)["due"]
         timer.call = call.seq
+
+    def _from_now(self, due: int) -> int:
+        """A moment that the body reckons from the turn at hand. What follows the cut of a fork begins with the fork."""
+        if self._forked_at is None or self._replay is None:
+            return due
+        return due + max(0, self._forked_at - self._now)
 
     def timer_cancelled(self, timer: WorkflowTimer) -> None:
         call = self.calls.get(timer.call)
@@ -406,11 +420,10 @@ class Drive:
     def _is_new(self, call: Call, entry_type: str, head: str) -> bool:
         """Give the call its future, and say whether it is to be recorded; else the history holds it, or nothing may."""
         call.future = self.loop.create_future()
-        if self._is_ending or (self.cancel_requested and self._exceeds_cleanup()):
-            call.future.cancel()
-            return False
-        if self._divergence is not None:
-            return False
+        if self.cancel_requested and not self._is_ending:
+            self._cleanup_calls += 1
+        if self._is_ending or self._is_overdue or self._divergence is not None:
+            return False  # The branch waits for ever. Were it cancelled, one that swallows this would run for ever.
         if self._replay is not None:
             found = self._replay.match(entry_type, head, call)
             if type(found) is Entry:
@@ -422,8 +435,9 @@ class Drive:
             self.is_replaying = False
         return True
 
-    def _exceeds_cleanup(self) -> bool:
-        self._cleanup_calls += 1
+    @property
+    def _is_overdue(self) -> bool:
+        """Whether the body was asked to cancel and goes on regardless."""
         return self._cleanup_calls > MAX_CLEANUP_CALLS
 
     def _record_call(self, call: Call, entry_type: str, facts: str, text: str | None) -> None:
@@ -436,12 +450,15 @@ class Drive:
         self.calls[entry.seq] = call
         if self._early is not None and entry.seq in self._early:
             self.loop.call_soon(self._resolve_from_history, self._early.pop(entry.seq))
+        elif self.is_live:
+            self.loop.call_soon(self._take_up, call, (self._attempts or {}).get(call.seq))
 
     # --- replay -------------------------------------------------------------------------------------------------------
 
     @stops_on_error
     def begin(self, resumed: bool) -> None:
         """Start the body and replay the history, in slices; then go live. `resumed` records that a drive was lost."""
+        self._is_fresh_fork = self._forked_at is not None and not resumed
         if resumed:
             self._recorder.record(EntryType.WORKFLOW_RESUMED, "")
         args, kwargs = self.definition.input_codec.decode(
@@ -511,12 +528,14 @@ class Drive:
     def _diverge(self, divergence: Divergence | None) -> None:
         assert divergence is not None
         line = self.loop.where_waiting(self._root) if self._root is not None else None
-        error = divergence_error(divergence, self.run_id, line, self._is_body_done())
-        self.stop(error)
+        is_done = self._is_body_done()
+        ending = None
+        if self._root is not None and is_done and not self._root.cancelled():
+            ending = self._root.exception()
+        self.stop(divergence_error(divergence, self.run_id, line, is_done, ending))
 
     def _go_live(self) -> None:
         """The history is used up: take up what is outstanding, and record what the last turn added."""
-        self._replay = None
         self.is_replaying = False
         self.is_live = True
         # Messages may have come while nobody drove the run, such as a request to cancel it.
@@ -525,8 +544,10 @@ class Drive:
         for call in list(self.calls.values()):
             if call.seq <= self._history_head:
                 self._take_up(call, attempts.get(call.seq))
-        self._attempts = None
-        self._blobs = {}
+        if not isinstance(self._replay, LooseReplay) or self._replay.is_used_up:
+            self._replay = None
+            self._attempts = None
+            self._blobs = {}
         self._end_turn()
         self._cancelled = frozenset()  # Only now: a body that is done gives up on what it left behind.
         self._is_stepping = False
@@ -538,7 +559,6 @@ class Drive:
             self._take_up_task(call, history or AttemptHistory())
         elif isinstance(call, ChildCall):
             call.input_text = self._recorded_value(call.entry)
-            call.run_id = child_run_id(self.run_id, call.name, call.occurrence)
             self._starts.append(call)
         else:
             self._watch(call)
@@ -556,6 +576,8 @@ class Drive:
             self._watch(call)
         elif history.is_deferred or call.task.effect is Effect.PURE:
             self._start(call)
+        elif self._is_fresh_fork and call.task.effect is not Effect.EXTERNAL:
+            self._start(call)  # It began in the source; `RunForked` stands for its first attempt here.
         elif history.decision == "rerun" and not history.is_undecided:
             self._next_attempt(call, crashed=False)
         elif call.task.effect is Effect.EXTERNAL:
@@ -709,8 +731,9 @@ class Drive:
         self._landed = ()
 
     def _drop_message(self, message_id: int) -> None:
-        self._recorder.take_message(message_id)
-        self._commit()
+        if not self.is_ended:  # Nothing extends the journal of a run that has ended.
+            self._recorder.take_message(message_id)
+            self._commit()
 
     @stops_on_error
     def follow_child(self, call: ChildCall, run_id: str, taken: int | None) -> None:
@@ -802,6 +825,8 @@ class Drive:
             pass
         elif self._is_body_done():
             self._end()
+        elif self._is_overdue:
+            self._finish(RunStatus.CANCELLED, None)
         elif not self.calls and not self._arrivals:
             line = self.loop.where_waiting(self._root) if self._root is not None else None
             self._fail_stuck(

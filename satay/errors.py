@@ -49,6 +49,10 @@ class DecodeError(CodecError):
     """Recorded text does not fit the type that the code declares now."""
 
 
+class PickleNotAllowedError(DecodeError):
+    """A recorded value is a pickle, and this process may not read pickles."""
+
+
 class PayloadTooLargeError(EncodeError):
     """A value is larger than the largest payload that a journal accepts."""
 

@@ -121,12 +121,14 @@ def _before_task(run_id: str, entries: Sequence[Entry], cut: RequestedCut) -> in
             run_id=run_id,
         )
     wanted: int | str | None = cut.before_ordinal if cut.before_key is None else cut.before_key
+    if cut.before_key is not None and not isinstance(cut.before_key, str):
+        raise _refusal(run_id, f"before_key={cut.before_key!r} is not a text; calls without a key have an ordinal")
     if wanted is None:
         return named[0][0]
     for seq, call in named:
         if call.occurrence == wanted and type(call.occurrence) is type(wanted):
             return seq
-    what = f"an ordinal {wanted}" if cut.before_key is None else f"the key {wanted!r}"
+    what = f"the ordinal {wanted!r}" if cut.before_key is None else f"the key {wanted!r}"
     raise _refusal(
         run_id, f"no call of task {cut.before_task!r} has {what}; it ran {', '.join(str(call) for _, call in named)}"
     )

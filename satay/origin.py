@@ -56,7 +56,7 @@ def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -
         started_at=known["started_at"],
         input_text=text,
         parent_id=known.get("parent"),
-        intervention=_intervention(run_id, entries),
+        intervention=_intervention(run_id, entries, blobs),
     )
 
 
@@ -68,9 +68,10 @@ def own_fork(run_id: str, entries: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def _intervention(run_id: str, entries: Sequence[Entry]) -> Any:
+def _intervention(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -> Any:
     entry = own_fork(run_id, entries)
     if entry is None:
         return None
-    recorded = facts(entry)["receipt"]["intervention"]
+    receipt = value_text(entry) or blobs[blob_reference(entry) or ""]
+    recorded = json.loads(receipt)["intervention"]
     return None if recorded is None else _OPAQUE.decode(json.dumps(recorded), f"the intervention of run {run_id!r}")

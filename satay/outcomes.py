@@ -4,7 +4,7 @@ from typing import Any
 
 from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.codec import PickleCodec
-from satay.errors import EventTimeoutError, SatayError
+from satay.errors import EventTimeoutError, PickleNotAllowedError, SatayError
 from satay.failures import rebuilt_child_failure, rebuilt_task_failure
 from satay.loop import WorkflowLoop
 from satay.model import EntryType
@@ -24,6 +24,8 @@ def resolve(
     elif type in _SUCCESSES:
         try:
             future.set_result(_decoded(call, text or "null", allow_pickle))
+        except PickleNotAllowedError:
+            raise  # It says nothing about the call: the run goes on in a process that may read the value.
         except SatayError as error:
             future.set_exception(error)
     else:

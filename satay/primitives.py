@@ -11,7 +11,7 @@ import structlog
 
 from satay.arguments import checked_count, checked_duration, checked_key, key_problem, name_problem, shown
 from satay.codec import value_codec
-from satay.context import PendingCall, current_attempt, current_schedule, require_schedule
+from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
 from satay.definitions import P, R, Task, Workflow, default_name
 from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
@@ -117,9 +117,13 @@ async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -
 class ChildHandle(Generic[R]):
     """A child run, as its parent sees it."""
 
-    def __init__(self, call: PendingCall, run_id: str) -> None:
+    def __init__(self, call: PendingChild) -> None:
         self._call = call
-        self.run_id = run_id
+
+    @property
+    def run_id(self) -> str:
+        """The id of the child."""
+        return self._call.run_id
 
     async def result(self) -> R:
         """The child's result. Raises the child's error; giving up the wait does not cancel the child."""
@@ -140,7 +144,7 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
     schedule = require_schedule("satay.start_child()")
     checked_key(key, f"key of child workflow {workflow.name!r}")
     call = schedule.open_child(workflow, () if input is MISSING else (input,), key)
-    return ChildHandle(call, call.run_id)
+    return ChildHandle(call)
 
 
 def continue_as_new(input: Any = MISSING) -> NoReturn:

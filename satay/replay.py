@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from satay.errors import JournalCorruptError, NondeterminismError, UnsupportedEntryError
-from satay.model import VALUE_FIELD, CallId, CallKind, Entry, EntryType
+from satay.failures import message_of
+from satay.model import VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
 
 CALL_KIND: Final[dict[str, CallKind]] = {
     EntryType.TASK_SCHEDULED: CallKind.TASK,
@@ -37,6 +38,9 @@ OUTCOME_TYPES: Final[frozenset[str]] = frozenset(
 INFORMATIONAL_PREFIX: Final = "Noted"
 """An unknown entry type that begins like this changes nothing in a replay and is passed over by older versions."""
 
+_CHILD_ENDS: Final = frozenset(
+    {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
+)
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _CALL_PREFIX: Final = '{"call":'
 _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
@@ -131,7 +135,7 @@ def is_passed_over(type: str) -> bool:
 
 
 def check_understood(entries: Iterable[Entry]) -> None:
-    """Raise `UnsupportedEntryError` for an entry that must not be passed over unread: here, not in the middle of a body."""
+    """Raise `UnsupportedEntryError` for an entry that must not be passed over: here, not in the middle of a body."""
     for type in {entry.type for entry in entries} - _KNOWN:
         is_passed_over(type)
 
@@ -239,18 +243,29 @@ class LooseReplay:
         self._at += 1
         return self._outcomes[self._at - 1]
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether every recorded call was issued."""
+        return not self._calls
+
     def _tell(self, divergence: Divergence) -> None:
         if self._differed is not None:
             self._differed(divergence)
             self._differed = None
 
 
-def divergence_error(divergence: Divergence, run_id: str, source_line: str | None, ended: bool) -> NondeterminismError:
-    """The error that says where the code left the recorded schedule, and what to do about it."""
+def divergence_error(
+    divergence: Divergence, run_id: str, source_line: str | None, ended: bool, ending: BaseException | None
+) -> NondeterminismError:
+    """The error that says where the code left the recorded schedule, and what to do about it.
+
+    `ending` is the error that ended the body, if one did; it is the cause.
+    """
     recorded, issued = _spell(divergence.recorded, divergence.issued), _spell(divergence.issued, divergence.recorded)
     told = f"code issued {issued}" if issued else "code ended" if ended else "code issued nothing"
+    told += "" if ending is None else f" with {type(ending).__name__}: {message_of(ending)}"
     where = f" at {source_line}" if source_line else ""
-    return NondeterminismError(
+    error = NondeterminismError(
         f"durable call {divergence.position} diverged: journal recorded {recorded}, {told}{where}. "
         f"Nothing was executed or recorded; drive run {run_id!r} with code that makes the recorded calls in the "
         "recorded order, or fork it before this call",
@@ -260,6 +275,8 @@ def divergence_error(divergence: Divergence, run_id: str, source_line: str | Non
         issued=issued,
         source_line=source_line,
     )
+    error.__cause__ = ending
+    return error
 
 
 _SPELLING: Final[dict[CallKind, str]] = {
@@ -291,13 +308,34 @@ def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
     return frozenset([outcome_call(entry) for entry in entries if entry.type == EntryType.CALL_CANCELLED])
 
 
+def inherited_children(entries: Iterable[Entry]) -> dict[int, str]:
+    """The child runs of calls that were open when the run, or an ancestor of it, was forked, by the seq of the call.
+
+    Such a call is answered by a fresh child of the fork; every other one by the child that its entry names.
+    """
+    outstanding: dict[int, CallId] = {}
+    children: dict[int, str] = {}
+    for entry in entries:
+        if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED:
+            outstanding[entry.seq] = recorded_call(entry)
+        elif outstanding and entry.type in _CHILD_ENDS:
+            outstanding.pop(outcome_call(entry), None)
+        elif outstanding and entry.type == EntryType.RUN_FORKED:
+            fork_id = facts(entry)["run_id"]
+            children |= {seq: child_run_id(fork_id, call.name, call.occurrence) for seq, call in outstanding.items()}
+    return children
+
+
 def needed_blobs(entries: Sequence[Entry]) -> set[str]:
-    """The blobs that a replay of these entries reads: the input of the run, every outcome, and open calls."""
+    """The blobs that a replay of these entries reads: the input of the run, receipts, outcomes, and open calls."""
     outstanding = open_calls(entries)
     needed = (
         blob_reference(entry)
         for entry in entries
-        if entry.seq == 1 or entry.seq in outstanding or entry.type in OUTCOME_TYPES
+        if entry.seq == 1
+        or entry.seq in outstanding
+        or entry.type in OUTCOME_TYPES
+        or entry.type == EntryType.RUN_FORKED
     )
     return {digest for digest in needed if digest is not None}
 

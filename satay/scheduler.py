@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
 from satay.clock import MICROSECONDS, Alarm, Chance, Clock
@@ -38,14 +36,13 @@ from satay.errors import (
 )
 from satay.failures import encode_failure
 from satay.journal import CANCEL_REQUESTED, CHILD_ENDED, DECISION, MAX_PAGE, Blob, Claim, Journal, NewRun, Owner
+from satay.logs import log
 from satay.model import TERMINAL_ENTRIES, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, blob_reference, facts, needed_blobs, value_text
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.watch import TurnWatch
-
-log = structlog.get_logger("satay")
 
 WAKES_PER_SWEEP: Final = 500
 """How many runs are woken, or taken over, by one look at the journal."""
@@ -191,13 +188,17 @@ class Scheduler:
     def _owner(self) -> Owner:
         return this_process(self.owner_id, self.clock.now() + round(self.settings.lease_seconds * MICROSECONDS))
 
+    @property
+    def _beat_seconds(self) -> float:
+        return self.settings.lease_seconds / HEARTBEATS_PER_LEASE
+
     async def _keep_lease(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.lease_seconds / HEARTBEATS_PER_LEASE)
+            await asyncio.sleep(self._beat_seconds)
             try:
                 await self.journal.heartbeat(self._owner())
             except JournalError as error:
-                log.warning("lease.not_renewed", owner=self.owner_id, error=str(error))
+                log().warning("lease.not_renewed", owner=self.owner_id, error=str(error))
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -242,19 +243,18 @@ class Scheduler:
         if record is None or record.status.is_terminal or self._is_closing:
             return None
         definition = find_workflow(record.workflow, run_id)
+        # A run that waits could be claimed too. But who drove it last wakes it, and its drive may be in memory there.
+        if record.owner not in (None, self.owner_id) and not await self._is_gone(record.owner):
+            return None
         claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
-        if claim is None:
-            if not await self._is_gone(record.owner):
-                return None
-            claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
         return None if claim is None else await self._load(claim, definition)
 
     async def _is_gone(self, owner_id: str | None) -> bool:
-        """Whether an owner drives no more; one that is known to be dead is retired."""
+        """Whether an owner drives no more, or may have its runs taken; one that is known to be dead is retired."""
         for owner in await self.journal.owners():
             if owner.id == owner_id:
                 if not is_dead(owner):
-                    return False
+                    return owner.expires_at < self.clock.now()
                 await self.journal.retire(owner.id)
         return True
 
@@ -344,7 +344,7 @@ class Scheduler:
         self._spawn(self._stop_child(drive.run_id, call.run_id))
 
     def look_for_messages(self, drive: Drive) -> None:
-        if self._is_closing:
+        if drive.is_suspended:
             return
         if drive.run_id in self._looking:
             # What is asked for now may have been committed after the look that is under way.
@@ -410,17 +410,17 @@ class Scheduler:
             if call.running is not None:
                 call.running.cancel()
         if isinstance(error, JournalConflictError):
-            log.info("run.lost", run_id=drive.run_id, error=str(error))
+            log().info("run.lost", run_id=drive.run_id, error=str(error))
             self._spawn(self._try_again(drive.run_id))
             return
-        log.error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
+        log().error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
         self._failures[drive.run_id] = error
         self._tell(drive.run_id)
         self._spawn(self._give_back(drive))
 
     def schedule_differed(self, drive: Drive, divergence: Divergence) -> None:
         if self.drive_settings.nondeterminism == "warn":
-            log.warning(
+            log().warning(
                 "run.diverged",
                 run_id=drive.run_id,
                 position=divergence.position,
@@ -479,7 +479,11 @@ class Scheduler:
         self._endings.setdefault(run_id, []).append(news)
         try:
             await self._refuse_undecided(driven, run_id)
-            await asyncio.wait((news,), timeout=None if driven is not None else self.settings.poll_seconds)
+            done, _ = await asyncio.wait(
+                (news,), timeout=self.settings.poll_seconds if driven is None else self._beat_seconds
+            )
+            if driven is not None and not done:
+                await self._stop_if_lost(driven)
         finally:
             waiting = self._endings.get(run_id, [])
             if news in waiting:
@@ -489,6 +493,14 @@ class Scheduler:
         if news.cancelled():
             raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
         return news.result() if news.done() else None
+
+    async def _stop_if_lost(self, drive: Drive) -> None:
+        """Stop a drive whose run another process took over: one that waits writes nothing, and would never notice."""
+        record = await self.journal.record(drive.run_id)
+        if record is not None and record.epoch != drive.lease.epoch:
+            drive.stop(
+                JournalConflictError(f"run {drive.run_id!r} was taken over while it waited", run_id=drive.run_id)
+            )
 
     async def _refuse_undecided(self, drive: Drive | None, run_id: str) -> None:
         """Raise `NeedsDecisionError` where the drive waits for a decision and none is in its inbox."""
@@ -567,7 +579,7 @@ class Scheduler:
     def _background_done(self, task: "asyncio.Task[None]") -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("background.failed", error=repr(task.exception()))
+            log().error("background.failed", error=repr(task.exception()))
 
     def _forget(self, drive: Drive) -> None:
         if self._drives.get(drive.run_id) is drive:
@@ -598,9 +610,11 @@ class Scheduler:
             self.look_for_messages(drive)
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
-        if drive.is_suspended or drive.is_ended or self._is_closing:
+        if drive.is_suspended or drive.is_ended:
             return
         for message in messages:
+            if self._is_closing and message.type != CANCEL_REQUESTED:
+                continue  # The rest is for whoever drives the run next, but an attempt that drains can be stopped.
             if drive.take_in_hand(message.id) and not self._hand_over_one(drive, message):
                 drive.put_back(message.id)
 
@@ -744,7 +758,7 @@ class Scheduler:
         ]
         for outcome in await asyncio.gather(*map(self.take_over, wanted), return_exceptions=True):
             if isinstance(outcome, SatayError):
-                log.warning("run.not_taken_over", error=str(outcome))
+                log().warning("run.not_taken_over", error=str(outcome))
 
     async def _keep_looking(self) -> None:
         """Find what other processes left in the journal: messages for runs of this one, and runs whose driver died."""
@@ -760,7 +774,7 @@ class Scheduler:
         try:
             await look()
         except JournalError as error:
-            log.warning("sweep.failed", error=str(error))
+            log().warning("sweep.failed", error=str(error))
 
     async def _find_messages(self) -> None:
         highest, receivers = await self.journal.deliverable(self._seen_message, WAKES_PER_SWEEP)
@@ -794,7 +808,7 @@ def _waits_for_decision(drive: Drive) -> bool:
 
 
 def _tell_of_slow_turn(run_id: str, seconds: float, line: str) -> None:
-    log.warning("turn.blocks", run_id=run_id, seconds=round(seconds, 1), line=line)
+    log().warning("turn.blocks", run_id=run_id, seconds=round(seconds, 1), line=line)
 
 
 async def _ended(tasks: "set[asyncio.Task[Any]]") -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -362,7 +362,7 @@ async def generators() -> list[str]:
         finally:
             await note(f"leave {name}")
 
-    async def numbers() -> AsyncIterator[int]:
+    async def numbers() -> AsyncGenerator[int, None]:
         try:
             for number in range(10):
                 yield await add(number, 1)

@@ -34,13 +34,15 @@ def crash_before_the_end() -> Faults:
     )
 
 
-async def drive_twice(place: Path, workflow: satay.Workflow[..., T], input: Any = MISSING, **options: Any) -> T:
+async def drive_twice(
+    place: Path, workflow: satay.Workflow[..., T], input: Any = MISSING, *, faults: Faults | None = None, **options: Any
+) -> T:
     """Drive a run until its body is done, crash, and drive it again from its journal: the result of that.
 
     The turn that ends the body is lost in the crash. A body whose last outcome is to come from the journal sleeps at its
     end.
     """
-    faults = crash_before_the_end()
+    faults = faults or crash_before_the_end()
     async with open_app(place, faults=faults, **options) as app:
         app.start(workflow, input, run_id="r")
         await faults.crashed

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sqlite3
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -49,7 +50,7 @@ def check_eight_processes(place: Path) -> None:
     with all_of(workers):
         for worker in workers:
             ended = worker.end()
-            assert (0, "ready\n", "") == (ended.status, ended.output, ended.errors), ended
+            assert (0, "") == (ended.status, ended.errors), ended
     history = read_history(place)
     handed_over = {(line["run_id"], json.dumps(line["result"])) for line in read_lines(place / RESULTS)}
     began = Counter((effect.call, effect.attempt) for effect in read_effects(place / "effects", ["began"]))
@@ -94,6 +95,8 @@ async def main():
 
 asyncio.run(main())
 """
+
+RESULT: Final = "[2, 'gate', 3]"
 
 DRIVE: Final = 'print(await app.start(gated, str(place / "gate"), run_id="gated").result(), flush=True)'
 
@@ -153,7 +156,7 @@ def test_a_process_that_was_stopped_beyond_its_lease_writes_nothing_and_answers_
         stopped.send_signal(signal.SIGCONT)
         ended = stopped.end()
 
-    assert (0, "open\n[2, 'gate', 3]\n") == (ended.status, ended.output), ended
+    assert (0, RESULT) == (ended.status, ended.last_line), ended
     assert "" == ended.errors
     assert before == dump(tmp_path)
     assert 1 == types_of(tmp_path).count(EntryType.WORKFLOW_COMPLETED)
@@ -168,7 +171,7 @@ def test_a_process_that_was_stopped_takes_its_run_back_if_nobody_took_it(tmp_pat
         stopped.send_signal(signal.SIGCONT)
         ended = stopped.end()
 
-    assert (0, "open\n[2, 'gate', 3]\n") == (ended.status, ended.output), ended
+    assert (0, RESULT) == (ended.status, ended.last_line), ended
     assert EntryType.WORKFLOW_RESUMED not in types_of(tmp_path)
 
 
@@ -209,7 +212,7 @@ def test_sigterm_lets_a_running_attempt_finish_and_ends_the_process_as_the_signa
     assert (-signal.SIGTERM, "open\n", "") == (ended.status, ended.output, ended.errors), ended
     assert 2 == types.count(EntryType.TASK_COMPLETED)
     with start_gated(tmp_path) as second:
-        assert "open\n[2, 'gate', 3]\n" == second.end().output
+        assert RESULT == second.end().last_line
     assert {1} == set(attempts_by_call(tmp_path).values())
     check_well_formed(read_history(tmp_path))
 
@@ -231,7 +234,7 @@ def test_sigint_is_a_keyboard_interrupt_and_lets_a_running_attempt_finish(tmp_pa
     assert ended.errors.endswith("\nKeyboardInterrupt\n"), ended
     assert 2 == types_of(tmp_path).count(EntryType.TASK_COMPLETED)
     with start_gated(tmp_path) as second:
-        assert "open\n[2, 'gate', 3]\n" == second.end().output
+        assert RESULT == second.end().last_line
     assert {1} == set(attempts_by_call(tmp_path).values())
     check_well_formed(read_history(tmp_path))
 
@@ -250,7 +253,7 @@ def test_an_attempt_that_lasts_longer_than_the_grace_time_is_stopped_and_made_ag
     assert types[-1] == EntryType.WORKFLOW_SUSPENDED
     open_gate(tmp_path)
     with start_gated(tmp_path) as second:
-        assert "open\n[2, 'gate', 3]\n" == second.end().output
+        assert RESULT == second.end().last_line
     assert 2 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
     check_well_formed(read_history(tmp_path))
 
@@ -268,21 +271,22 @@ def test_a_second_signal_ends_the_process_at_once(number: signal.Signals, tmp_pa
     assert ended.status in (-number, 128 + number), ended
     open_gate(tmp_path)
     with start_gated(tmp_path) as second:
-        assert "open\n[2, 'gate', 3]\n" == second.end().output
+        assert RESULT == second.end().last_line
     check_well_formed(read_history(tmp_path))
 
 
 def test_a_process_that_drains_keeps_its_runs_until_it_is_done(tmp_path: Path) -> None:
-    with start_gated(tmp_path, grace=60.0) as draining, start_gated(tmp_path, RECOVER, recover=True) as other:
+    with start_gated(tmp_path, grace=60.0) as draining:
         wait_for_attempt(tmp_path)
         draining.send_signal(signal.SIGTERM)
-        other.wait_for("open")
-        time.sleep(3 * LEASE_SECONDS)
-        assert draining.is_running
-        assert 1 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
-        open_gate(tmp_path)
-        assert -signal.SIGTERM == draining.end(PROMPT_SECONDS).status
-        assert 0 == other.end().status
+        with start_gated(tmp_path, RECOVER, recover=True) as other:
+            other.wait_for("open")
+            time.sleep(3 * LEASE_SECONDS)
+            assert draining.is_running
+            assert 1 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
+            open_gate(tmp_path)
+            assert -signal.SIGTERM == draining.end(PROMPT_SECONDS).status
+            assert 0 == other.end().status
 
     pids = {effect.task: effect.pid for effect in read_effects(tmp_path / "effects")}
     assert draining.pid == pids["workload.wait_for_file"]
@@ -302,3 +306,465 @@ def test_a_run_can_be_cancelled_while_its_process_drains(tmp_path: Path) -> None
 
     assert -signal.SIGTERM == ended.status, ended
     assert EntryType.WORKFLOW_CANCELLED == types_of(tmp_path)[-1]
+
+
+# --- the end of a script ----------------------------------------------------------------------------------------------
+
+SCRIPT: Final = """
+import asyncio, sys, threading, time
+from pathlib import Path
+import satay
+
+@satay.task
+async def add(number: int) -> int:
+    return number + 1
+
+@satay.task
+def add_in_thread(number: int) -> int:
+    return number + 1
+
+@satay.task
+async def last_for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+@satay.task
+def block_for_ever() -> None:
+    threading.Event().wait()
+
+@satay.task
+async def leave(status: int) -> None:
+    sys.exit(status)
+
+@satay.task
+def leave_from_thread(status: int) -> None:
+    sys.exit(status)
+
+@satay.workflow
+async def quick(number: int) -> int:
+    return await add_in_thread(await add(number))
+
+@satay.workflow
+async def endless() -> None:
+    await last_for_ever()
+
+@satay.workflow
+async def blocking() -> None:
+    await block_for_ever()
+
+@satay.workflow
+async def sleepy() -> None:
+    await satay.sleep(1_000)
+
+@satay.workflow
+async def waiting() -> None:
+    await satay.wait_for_event("never")
+
+@satay.workflow
+async def leaving(status: int) -> None:
+    await leave(status)
+
+@satay.workflow
+async def leaving_from_thread(status: int) -> None:
+    await leave_from_thread(status)
+
+def app():
+    return satay.run_app(grace_seconds=0.1)
+"""
+"""What each of the scripts below begins with. Their directory is their own, and so is the default journal in it."""
+
+ENDED_WELL: Final = 0
+FAILED: Final = 1
+
+SCRIPTS: Final[dict[str, tuple[int, str]]] = {
+    "the result of a run in a block": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                assert 3 == await satay.start(quick, 1).result()
+        asyncio.run(main())
+        """,
+    ),
+    "the result of a run in the default app": (
+        ENDED_WELL,
+        """
+        async def main():
+            assert 3 == await satay.start(quick, 1).result()
+        asyncio.run(main())
+        """,
+    ),
+    "satay.run": (ENDED_WELL, "assert 3 == satay.run(quick, 1)"),
+    "satay.run twice": (ENDED_WELL, "assert 3 == satay.run(quick, 1)\nassert 4 == satay.run(quick, 2)"),
+    "two loops in one process": (
+        ENDED_WELL,
+        """
+        async def main():
+            assert 3 == await satay.start(quick, 1).result()
+        asyncio.run(main())
+        asyncio.run(main())
+        """,
+    ),
+    "a handle that nobody awaits, in a block": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                satay.start(quick, 1)
+        asyncio.run(main())
+        """,
+    ),
+    "a handle that nobody awaits, in the default app": (
+        ENDED_WELL,
+        """
+        async def main():
+            satay.start(quick, 1)
+        asyncio.run(main())
+        """,
+    ),
+    "a handle that nobody awaits, on a run that cannot be": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                satay.resume("no-such-run")
+        asyncio.run(main())
+        """,
+    ),
+    "runs of every kind that go on, in a block": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                for workflow in (endless, blocking, sleepy, waiting):
+                    await satay.start(workflow)
+                await asyncio.sleep(0.05)
+        asyncio.run(main())
+        """,
+    ),
+    "a run that sleeps in the default app": (
+        ENDED_WELL,
+        """
+        async def main():
+            await satay.start(sleepy)
+            await satay.start(waiting)
+        asyncio.run(main())
+        """,
+    ),
+    "a task in a thread that never returns": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                await satay.start(blocking)
+                await asyncio.sleep(0.05)
+        asyncio.run(main())
+        """,
+    ),
+    "an exception before the block": (
+        FAILED,
+        """
+        async def main():
+            block = app()
+            raise LookupError("mine")
+            async with block:
+                pass
+        asyncio.run(main())
+        """,
+    ),
+    "an exception in the block": (
+        FAILED,
+        """
+        async def main():
+            async with app():
+                await satay.start(endless)
+                await satay.start(sleepy)
+                raise LookupError("mine")
+        asyncio.run(main())
+        """,
+    ),
+    "an exception after the block": (
+        FAILED,
+        """
+        async def main():
+            async with app():
+                satay.start(quick, 1)
+            raise LookupError("mine")
+        asyncio.run(main())
+        """,
+    ),
+    "an exception with the default app": (
+        FAILED,
+        """
+        async def main():
+            handle = satay.start(sleepy)
+            await handle
+            raise LookupError("mine")
+        asyncio.run(main())
+        """,
+    ),
+    "an exception while a result is awaited": (
+        FAILED,
+        """
+        async def main():
+            async with app():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(satay.start(sleepy).result())
+                    await asyncio.sleep(0.05)
+                    raise LookupError("mine")
+        try:
+            asyncio.run(main())
+        except* LookupError:
+            raise LookupError("mine") from None
+        """,
+    ),
+    "sys.exit in the block": (
+        7,
+        """
+        async def main():
+            async with app():
+                await satay.start(sleepy)
+                sys.exit(7)
+        asyncio.run(main())
+        """,
+    ),
+    "sys.exit with the default app": (
+        7,
+        """
+        async def main():
+            await satay.start(sleepy)
+            sys.exit(7)
+        asyncio.run(main())
+        """,
+    ),
+    "sys.exit before anything": (7, "async def main():\n    sys.exit(7)\nasyncio.run(main())"),
+    "sys.exit in a task, in a block": (
+        7,
+        """
+        async def main():
+            async with app():
+                await satay.start(leaving, 7).result()
+        asyncio.run(main())
+        """,
+    ),
+    "sys.exit in a task, in the default app": (
+        7,
+        """
+        async def main():
+            await satay.start(leaving, 7).result()
+        asyncio.run(main())
+        """,
+    ),
+    "sys.exit in a task in a thread": (
+        7,
+        """
+        async def main():
+            async with app():
+                await satay.start(leaving_from_thread, 7).result()
+        asyncio.run(main())
+        """,
+    ),
+    "an app that is opened by hand and never closed": (
+        ENDED_WELL,
+        """
+        async def main():
+            opened = app()
+            await opened.open()
+            await opened.start(sleepy)
+        asyncio.run(main())
+        """,
+    ),
+    "an app that is opened by hand and closed twice": (
+        ENDED_WELL,
+        """
+        async def main():
+            opened = app()
+            await opened.open()
+            assert 3 == await opened.start(quick, 1).result()
+            await opened.close()
+            await opened.close()
+        asyncio.run(main())
+        """,
+    ),
+    "an app that is never opened": (ENDED_WELL, "opened = app()"),
+    "a loop run by hand": (
+        ENDED_WELL,
+        """
+        async def main():
+            assert 3 == await satay.start(quick, 1).result()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        """,
+    ),
+    "a loop run by hand and only closed": (
+        ENDED_WELL,
+        """
+        async def main():
+            assert 3 == await satay.start(quick, 1).result()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        """,
+    ),
+    "a block in a loop run by hand": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                assert 3 == await satay.start(quick, 1).result()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        """,
+    ),
+    "a loop run by hand, in two goes": (
+        ENDED_WELL,
+        """
+        async def begin():
+            return await satay.start(quick, 1)
+        loop = asyncio.new_event_loop()
+        handle = loop.run_until_complete(begin())
+        assert 3 == loop.run_until_complete(handle.result())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        """,
+    ),
+    "a block inside the default app": (
+        ENDED_WELL,
+        """
+        async def main():
+            assert 3 == await satay.start(quick, 1).result()
+            async with app():
+                assert 4 == await satay.start(quick, 2).result()
+            assert 5 == await satay.start(quick, 3).result()
+        asyncio.run(main())
+        """,
+    ),
+    "two blocks side by side": (
+        ENDED_WELL,
+        """
+        async def one(number):
+            async with app():
+                assert number + 2 == await satay.start(quick, number).result()
+        async def main():
+            await asyncio.gather(*map(one, range(5)))
+        asyncio.run(main())
+        """,
+    ),
+    "a loop in another thread": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                assert 3 == await satay.start(quick, 1).result()
+        thread = threading.Thread(target=lambda: asyncio.run(main()))
+        thread.start()
+        thread.join()
+        """,
+    ),
+    "a daemon thread that still runs": (
+        ENDED_WELL,
+        """
+        ready = threading.Event()
+        async def main():
+            async with app():
+                await satay.start(sleepy)
+                ready.set()
+                await asyncio.sleep(1_000)
+        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+        ready.wait()
+        """,
+    ),
+    "an iteration of events that is left open": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app() as opened:
+                handle = await satay.start(sleepy)
+                async for event in opened.events(handle.run_id):
+                    break
+        asyncio.run(main())
+        """,
+    ),
+    "a result that is awaited when the block ends": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                waiter = asyncio.create_task(satay.start(sleepy).result())
+                await asyncio.sleep(0.05)
+            try:
+                await waiter
+            except satay.SatayError as error:
+                assert "was closed" in str(error), error
+            else:
+                raise AssertionError("it has no result")
+        asyncio.run(main())
+        """,
+    ),
+    "a result that nobody awaits to its end": (
+        ENDED_WELL,
+        """
+        async def main():
+            async with app():
+                waiter = asyncio.create_task(satay.start(sleepy).result())
+                await asyncio.sleep(0.05)
+                waiter.cancel()
+        asyncio.run(main())
+        """,
+    ),
+    "KeyboardInterrupt raised in the block": (
+        -signal.SIGINT,
+        """
+        async def main():
+            async with app():
+                await satay.start(endless)
+                raise KeyboardInterrupt
+        asyncio.run(main())
+        """,
+    ),
+    "os._exit in the block": (
+        9,
+        """
+        import os
+        async def main():
+            async with app():
+                await satay.start(endless)
+                os._exit(9)
+        asyncio.run(main())
+        """,
+    ),
+}
+
+
+def run_script(directory: Path, source: str) -> Ended:
+    directory.mkdir()
+    script = directory / "script.py"
+    script.write_text(SCRIPT + textwrap.dedent(source), encoding="utf-8")
+    with Program([script], directory=directory) as program:
+        return program.end()
+
+
+def check_errors(status: int, ended: Ended) -> None:
+    """Nothing is written as an error but the traceback of the script's own exception."""
+    if status == FAILED:
+        assert ended.errors.startswith("Traceback (most recent call last):\n"), ended
+        assert ended.errors.endswith("\nLookupError: mine\n"), ended
+        assert 1 == ended.errors.count("Traceback"), ended
+    elif status == -signal.SIGINT:
+        assert ended.errors.endswith("\nKeyboardInterrupt\n"), ended
+        assert "never" not in ended.errors, ended
+        assert "destroyed" not in ended.errors, ended
+    else:
+        assert "" == ended.errors, ended
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_ends_promptly_and_silently_however_it_ends(name: str, tmp_path: Path) -> None:
+    status, source = SCRIPTS[name]
+    ended = run_script(tmp_path / "place", source)
+
+    assert status == ended.status, ended
+    check_errors(status, ended)
+    assert ended.seconds < PROMPT_SECONDS, ended

@@ -1,4 +1,4 @@
-"""A body that runs again from its journal takes the same steps and sees the same values, or is stopped before it acts."""
+"""A body that runs again from its journal takes the same steps and sees the same values, or stops before it acts."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -15,6 +15,7 @@ import structlog
 import satay
 from satay.errors import EventTimeoutError, NondeterminismError, RunError, UnsupportedEntryError
 from satay.model import EntryType
+from satay.recorder import Recorder
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.driving import drive_twice, entries_of, in_loop, types_of
 
@@ -278,7 +279,9 @@ def test_retries_of_one_call_do_not_shift_another_ones_identity(tmp_path: Path) 
         async with open_app(place, faults=Faults().crash_before(append=append), seed=append) as app:
             handle = app.start(side_by_side, run_id="r")
             crashed = app.faults.crashed
-            await asyncio.wait([crashed, asyncio.ensure_future(_quietly(handle.result()))], return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                [crashed, asyncio.ensure_future(_quietly(handle.result()))], return_when="FIRST_COMPLETED"
+            )
         async with open_app(place, seed=append) as app:
             return await app.start(side_by_side, run_id="r").result()
 
@@ -310,8 +313,8 @@ def test_another_task_inside_a_task_is_a_plain_call(tmp_path: Path) -> None:
 
     @satay.task
     def sync_outer() -> int:
-        # A plain function, although its type says that a workflow would have to await it.
-        return int(sync_inner(1)) + 1  # type: ignore[call-overload]  # no int() of a coroutine
+        # Here it is a plain call, although the type of a task says that a workflow has to await it.
+        return cast(int, sync_inner(1)) + 1
 
     @satay.workflow
     async def nests() -> list[int]:
@@ -343,7 +346,7 @@ def test_nothing_follows_the_terminal_entry_and_leftover_calls_are_cancelled(tmp
 
     @satay.workflow
     async def leaves_behind() -> str:
-        left = asyncio.create_task(slow())  # noqa: RUF006  (that nobody holds it is the point)
+        left = asyncio.create_task(slow())
         await asyncio.sleep(0)
         await satay.sleep(1.0)
         del left
@@ -454,7 +457,7 @@ async def a_then_b_then_a() -> str:
 async def crash_and_edit(
     place: Path, before: Body, after: Body, fault: Faults | None = None, **options: Any
 ) -> tuple[Any, list[str]]:
-    """Drive a body until it is done, crash, and resume with another one: its result or error, and what was recorded then.
+    """Drive a body until it is done, crash, and resume with another one: its result or error, and what that recorded.
 
     The outcome of the last call is lost in the crash.
     """
@@ -538,6 +541,8 @@ def test_an_error_of_the_edited_body_before_the_recorded_end_is_a_divergence(tmp
     error, recorded_then = in_loop(crash_and_edit(tmp_path, a_then_b, breaks))
 
     assert isinstance(error, NondeterminismError)
+    assert "code ended with ValueError: edited" in str(error)
+    assert isinstance(error.__cause__, ValueError)
     assert [] == recorded_then
 
 
@@ -645,7 +650,7 @@ def test_the_schedule_check_survives_a_call_whose_outcome_was_not_recorded(tmp_p
 
 @pytest.mark.parametrize("policy", ["warn", "off"])
 def test_other_policies_drive_on_with_what_was_recorded(
-    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit = crash_and_edit(tmp_path, then_rest(a_then_b), then_rest(b_then_a), nondeterminism=policy)
     result, recorded_then = in_loop(edit)
@@ -653,7 +658,7 @@ def test_other_policies_drive_on_with_what_was_recorded(
     assert "ba" == result
     assert [] == ran
     assert EntryType.WORKFLOW_COMPLETED == recorded_then[-1]
-    assert (policy == "warn") == ("run.diverged" in capsys.readouterr().out)
+    assert (policy == "warn") == ("run.diverged" in caplog.text)
 
 
 def test_other_policies_make_the_calls_that_were_never_recorded(tmp_path: Path) -> None:
@@ -717,16 +722,10 @@ async def insert_entry(app: AppUnderTest, type: str) -> None:
     assert claim is not None
     last = await journal.last("r")
     assert last is not None
-    from_there = satay_recorder(app, claim.lease, last)
-    from_there.record(type, '"about":"something"')
-    await journal.append(from_there.turn(None, None))
+    recorder = Recorder(claim.lease, app.clock, last)
+    recorder.record(type, '"about":"something"')
+    await journal.append(recorder.turn(None, None))
     await journal.release(claim.lease, claim.before)
-
-
-def satay_recorder(app: AppUnderTest, lease: Any, last: Any) -> Any:
-    from satay.recorder import Recorder  # noqa: PLC0415
-
-    return Recorder(lease, app.clock, last)
 
 
 async def resume_after_entry(place: Path, type: str) -> Any:
@@ -755,9 +754,7 @@ def test_an_unknown_entry_that_changes_meaning_stops_the_drive(tmp_path: Path) -
 # --- logging ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_is_logged_once_however_often_the_body_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_logged_once_however_often_the_body_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     @satay.task
     async def loud() -> None:
         satay.get_logger().info("in the task")
@@ -890,8 +887,8 @@ async def all_kinds_child(name: str) -> str:
 
 @satay.task(name="replay.fork_off")
 async def fork_off(source: str) -> str:
-    fork = await satay.fork(source, before_task="replay.step", run_id=f"fork-{satay.task_context().idempotency_key[:8]}")
-    return fork.run_id
+    fork_id = f"fork-{satay.task_context().idempotency_key[:8]}"
+    return (await satay.fork(source, before_task="replay.step", run_id=fork_id)).run_id
 
 
 @satay.workflow(name="replay.all_kinds")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from satay.clock import MICROSECONDS, to_microseconds
 from satay.context import current_attempt
@@ -41,7 +41,7 @@ class Watched(Protocol):
         """How many attempts run."""
         ...
 
-    def signs(self) -> "Iterable[asyncio.Future[object]]":
+    def signs(self) -> "Iterable[asyncio.Future[Any]]":
         """Futures of which one is done when something has happened."""
         ...
 
@@ -182,7 +182,7 @@ class ManualClock:
         return sum(app.attempts for app in self._apps) - pausing
 
     async def _has_sign(self, timeout: float | None) -> bool:
-        signs = {sign for app in self._apps for sign in app.signs()}
+        signs: set[asyncio.Future[Any]] = {sign for app in self._apps for sign in app.signs()}
         if not signs:
             await asyncio.sleep(0)
             return True

@@ -36,7 +36,7 @@ class Program:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SATAY_", "COVERAGE"))}
         environment["PYTHONPATH"] = str(ROOT)
         environment |= {name: str(value) for name, value in (variables or {}).items()}
-        warnings = ["-W", "error", "-X", "dev"] if is_strict else []
+        warnings = ["-W", "error"] if is_strict else []
         self._process = subprocess.Popen(
             [*prefix, sys.executable, *warnings, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
@@ -103,6 +103,11 @@ class Ended:
         self.output = output
         self.errors = errors
         self.seconds = seconds
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its output: satay may have logged something before."""
+        return self.output.splitlines()[-1] if self.output else ""
 
     def __repr__(self) -> str:
         return f"status {self.status} after {self.seconds:.2f} s\n{self.output}\n{self.errors}"
