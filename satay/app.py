@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from satay.errors import (
     AppClosedError,
     ForkValidationError,
     InvalidValueError,
+    JournalError,
     RunConflictError,
     RunExistsError,
     RunNotFoundError,
@@ -27,7 +29,7 @@ from satay.errors import (
     WorkflowCancelledError,
 )
 from satay.failures import rebuilt_workflow_failure
-from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork
+from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork, resolve_cut
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
 from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal, RunQuery
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
@@ -112,7 +114,11 @@ class App:
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def open(self) -> None:
-        """Open the journal and begin to drive."""
+        """Open the journal and begin to drive. Raises `UsageError` for an app that was opened before."""
+        if self.is_closed or self._journal is not None:
+            raise UsageError(
+                "this app was opened before; an app is opened once, so call satay.run_app() for another one"
+            )
         token = app_of_block.set(self)  # The scheduler's context is copied when it is made: task bodies find this app.
         try:
             self._journal = await open_journal(self._settings)
@@ -122,13 +128,19 @@ class App:
                 self._scheduler = Scheduler(self._journal, self._clock, self._chance, self._scheduling)
                 await self._scheduler.open()
             except BaseException:
-                await self._journal.close()
+                with suppress(JournalError):  # What ended the opening is told, not what followed from it.
+                    await self.close()
                 raise
         finally:
             app_of_block.reset(token)
 
     async def close(self) -> None:
-        """Let running attempts finish within the grace time, give every run back, and close the journal."""
+        """Let running attempts finish within the grace time, give every run back, and close the journal.
+
+        Closing twice is allowed.
+        """
+        if self.is_closed:
+            return
         self.is_closed = True
         try:
             if self._starting:
@@ -146,7 +158,7 @@ class App:
             raise AppClosedError("this app is closed; open one with satay.run_app()")
         return self._scheduler
 
-    def _begin(self, work: "Coroutine[Any, Any, str]") -> "asyncio.Task[str]":
+    def _begin(self, work: "Coroutine[Any, Any, R]") -> "asyncio.Task[R]":
         task = asyncio.get_running_loop().create_task(work)
         self._starting.add(task)
         task.add_done_callback(self._begun)
@@ -266,7 +278,8 @@ class App:
         definition = find_workflow(source.workflow, source_id)
         text = None if workflow_input is MISSING else encode_input(definition, workflow_input)
         fork_id = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
-        return await self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id)
+        work = self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id)
+        return await asyncio.shield(self._begin(work))  # A caller that is cancelled leaves no fork that nobody drives.
 
     async def _fork(
         self,
@@ -277,10 +290,11 @@ class App:
         fork_id: str,
     ) -> "ForkHandle[Any]":
         entries = await scheduler.read_all(source.run_id)
-        blobs = await scheduler.journal.blobs(needed_blobs(entries))
-        origin = origin_of(source.run_id, entries, blobs)
+        prefix = entries[: resolve_cut(source, entries, request.cut)]
+        blobs = await scheduler.journal.blobs(needed_blobs(prefix))
+        origin = origin_of(source.run_id, prefix, blobs)
         fork, receipt, new_origin = plan_new_fork(
-            source, origin, entries, definition, request, fork_id, scheduler.owner_id, self._clock
+            source, origin, prefix, definition, request, fork_id, scheduler.owner_id, self._clock
         )
         try:
             lease = await scheduler.journal.fork(fork)
@@ -288,7 +302,7 @@ class App:
             receipt = await self._same_fork(fork_id, receipt, fork.first)
             await scheduler.take_over(fork_id)
         else:
-            inherited = [fork.first, *entries[1 : fork.through_seq], *fork.after]
+            inherited = [fork.first, *prefix[1:], *fork.after]
             scheduler.adopt(Drive(scheduler, lease, definition, new_origin, inherited, blobs), resumed=False)
         return ForkHandle(self, fork_id, definition.result_codec, receipt)
 

@@ -197,6 +197,7 @@ class Drive:
         "loop",
         "open_waits",
         "parent_id",
+        "pins",
         "uncommitted",
         "undecided",
     )
@@ -217,6 +218,7 @@ class Drive:
         self.undecided = 0
         self.uncommitted = 0
         self.open_waits = 0
+        self.pins = 0
         self.parent_id = origin.parent_id
         self.before: RunRecord | None = None
         self.armed_for: int | None = None
@@ -539,11 +541,13 @@ class Drive:
         self.is_replaying = False
         self.is_live = True
         # Messages may have come while nobody drove the run, such as a request to cancel it.
-        self._wants_messages = self.before is not None
+        self._wants_messages |= self.before is not None
         attempts = self._attempts or {}
         for call in list(self.calls.values()):
             if call.seq <= self._history_head:
                 self._take_up(call, attempts.get(call.seq))
+        # Calls that the body has issued beyond the history are there already; attempts begin in the order of the calls.
+        self._starts.sort(key=lambda call: call.seq)
         if not isinstance(self._replay, LooseReplay) or self._replay.is_used_up:
             self._replay = None
             self._attempts = None
@@ -1025,7 +1029,7 @@ class Drive:
     @property
     def is_quiet(self) -> bool:
         """Whether the run only waits and all of it is on disk: then the drive can be thrown away and rebuilt."""
-        return self.is_still and not self.active
+        return self.is_still and not self.active and not self.pins
 
     @property
     def is_still(self) -> bool:

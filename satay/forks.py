@@ -150,22 +150,25 @@ class ForkRequest:
 def plan_new_fork(
     source: RunRecord,
     origin: Origin,
-    entries: Sequence[Entry],
+    prefix: Sequence[Entry],
     definition: Workflow[..., Any],
     request: ForkRequest,
     run_id: str,
     owner: str,
     clock: Clock,
 ) -> tuple[NewFork, ForkReceipt, Origin]:
-    """Everything that a journal needs to create the fork, the receipt, and the constants of the new run."""
-    through = resolve_cut(source, entries, request.cut)
-    prefix = entries[:through]
+    """Everything that a journal needs to create the fork, the receipt, and the constants of the new run.
+
+    `prefix` is what the fork inherits: the source's entries up to the cut.
+    """
+    through = len(prefix)
     in_flight = open_calls(prefix)
-    receipt = _receipt(source, origin, prefix, in_flight, definition, request, run_id)
+    receipt_text = _receipt(source, origin, prefix, in_flight, definition, request, run_id).to_json()
+    receipt = ForkReceipt.from_json(receipt_text)  # A copy: the caller may change what it gave as the intervention.
     new_origin = origin._replace(
         input_text=origin.input_text if request.input_text is None else request.input_text,
         parent_id=None,
-        intervention=request.intervention,
+        intervention=receipt.intervention,
     )
     now = clock.now()
     first, blobs = workflow_created(definition, new_origin, now)
@@ -173,7 +176,7 @@ def plan_new_fork(
     recorder.record(
         EntryType.RUN_FORKED,
         f'"run_id":{json_quote(run_id)},"source_id":{json_quote(source.run_id)}',
-        receipt.to_json(),
+        receipt_text,
     )
     turn = recorder.turn(None, None)
     new_run = NewRun(

@@ -127,7 +127,8 @@ class RunRecord(NamedTuple):
     """A run's row: what can be known of a run without reading its journal.
 
     `key` is the store's own number for the run; rows are created in ascending order of it. `owner` is the process
-    that drove the run last, `epoch` counts changes of hands. Times are microseconds since the epoch.
+    that drove the run last, `epoch` counts changes of hands. Times are microseconds since the epoch; `updated_at` is
+    when the status was written last.
     """
 
     key: int

@@ -351,6 +351,7 @@ class Scheduler:
             self._look_again.add(drive.run_id)
             return
         self._looking.add(drive.run_id)
+        drive.pins += 1
         self._spawn(self._look_for_messages(drive))
 
     def wake_at(self, drive: Drive, due: int) -> None:
@@ -364,6 +365,9 @@ class Scheduler:
         self._tell_news(drive.run_id)
         if drive.is_undecided:
             self._tell(drive.run_id)
+        self._park(drive)
+
+    def _park(self, drive: Drive) -> None:
         if not drive.is_quiet:
             self._parked.pop(drive.run_id, None)
             return
@@ -599,15 +603,25 @@ class Scheduler:
 
     async def _look_for_messages(self, drive: Drive) -> None:
         drive.forget_landed_messages()
+        messages: Sequence[Message] = ()
         try:
             messages = await self.journal.messages(drive.run_id)
         finally:
-            self._looking.discard(drive.run_id)
-        if messages:
-            self._loop.call_soon(self._hand_over, drive, messages, context=self._context)
+            self._loop.call_soon(self._looked, drive, messages, context=self._context)
+
+    def _looked(self, drive: Drive, messages: Sequence[Message]) -> None:
+        self._looking.discard(drive.run_id)
+        self._hand_over(drive, messages)
         if drive.run_id in self._look_again:
             self._look_again.discard(drive.run_id)
             self.look_for_messages(drive)
+        self._unpin(drive)
+
+    def _unpin(self, drive: Drive) -> None:
+        """Something is over for which the drive had to stay in memory."""
+        drive.pins -= 1
+        if self._drives.get(drive.run_id) is drive:
+            self._park(drive)
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
         if drive.is_suspended or drive.is_ended:
@@ -626,7 +640,8 @@ class Scheduler:
             call = drive.child_call(message.key)
             if call is None:
                 return False
-            self._spawn(self._child_ended(drive, call, message.id))
+            drive.pins += 1
+            self._spawn(self._hear_of_child(drive, call, message.id))
         elif message.type == DECISION:
             drive.decide(json.loads(message.payload), message.id)
         else:
@@ -657,6 +672,12 @@ class Scheduler:
             await self._child_ended(drive, call, None)
         else:
             await self.take_over(call.run_id)
+
+    async def _hear_of_child(self, drive: Drive, call: ChildCall, taken: int) -> None:
+        try:
+            await self._child_ended(drive, call, taken)
+        finally:
+            self._loop.call_soon(self._unpin, drive, context=self._context)
 
     async def _child_ended(self, drive: Drive, call: ChildCall, taken: int | None) -> None:
         ending = await self._read_ending(await self._required(call.run_id))
@@ -715,17 +736,21 @@ class Scheduler:
     def _fire(self, drive: Drive) -> None:
         """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first."""
         if drive.open_waits:
+            drive.pins += 2  # One is for the look at the inbox.
             self._spawn(self._look_then_fire(drive))
         else:
             drive.fire_due(self.clock.now())
 
     async def _look_then_fire(self, drive: Drive) -> None:
-        await self._look_for_messages(drive)
-        self._loop.call_soon(self._fire_now, drive, context=self._context)
+        try:
+            await self._look_for_messages(drive)
+        finally:
+            self._loop.call_soon(self._fire_now, drive, context=self._context)
 
     def _fire_now(self, drive: Drive) -> None:
         if not drive.is_suspended and not drive.is_ended:
             drive.fire_due(self.clock.now())
+        self._unpin(drive)
 
     async def _wake_sleepers(self) -> None:
         """Rebuild the waiting runs that are due and not in memory."""

@@ -454,13 +454,14 @@ async def no_script(app: AppUnderTest, run_id: str) -> None:
 class Shape:
     """A workflow, its input, and what happens to its run from outside. `script` may be repeated without a change.
 
-    `is_ordered`: the entries come in one order only. `recover`: it takes an app that recovers all runs to end them all.
+    `is_ordered`: the entries come in one order only. `is_steady`: they are always the same entries. `recover`: it takes an app that recovers all runs to end them all.
     """
 
     workflow: satay.Workflow[..., Any]
     input: Any = satay.MISSING
     script: Callable[[AppUnderTest, str], Awaitable[None]] = no_script
     is_ordered: bool = False
+    is_steady: bool = True
     recover: bool = False
 
     @property

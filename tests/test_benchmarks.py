@@ -9,7 +9,7 @@ from tests.benchmarks.__main__ import BENCHMARKS
 from tests.benchmarks.bench import TINY, Bench
 from tests.benchmarks.figures import PEER, Figure, at_least, at_most
 from tests.benchmarks.report import missed, report, table
-from tests.benchmarks.rounds import interleaved, ratios
+from tests.benchmarks.rounds import Measure, against, interleaved
 
 MISSING = "it was not asked for"
 
@@ -70,4 +70,19 @@ def test_rounds_take_turns_and_the_first_one_is_not_counted() -> None:
 
     assert ["one", "two"] * 3 == order
     assert {"one": [3.0, 5.0], "two": [4.0, 6.0]} == samples
-    assert [0.75, 5 / 6] == ratios(samples["one"], samples["two"])
+
+
+def test_a_measure_is_held_against_the_reference_before_and_after_it() -> None:
+    rates = iter([100.0, 300.0])
+
+    async def reference() -> float:
+        return next(rates)
+
+    async def measure() -> float:
+        return 50.0
+
+    assert 0.25 == asyncio.run(_value(against(reference, measure)))
+
+
+async def _value(measure: Measure) -> float:
+    return await measure()

@@ -46,7 +46,7 @@ def kill_at_random(place: Path, chance: random.Random, workers: int) -> None:
 
 
 def read_history(place: Path) -> History:
-    return asyncio.run(History.of(place)) if (place / "satay.db").exists() else History({}, {})
+    return History.of(place) if (place / "satay.db").exists() else History({}, {})
 
 
 def read_acknowledged(place: Path) -> dict[str, Any]:

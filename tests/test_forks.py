@@ -17,10 +17,13 @@ import satay
 from satay import ForkReceipt, RunStatus
 from satay.comparison import CallStatus
 from satay.errors import (
+    AppClosedError,
+    DecodeError,
     EncodeError,
     EventTimeoutError,
     ForkValidationError,
     InvalidValueError,
+    JournalCorruptError,
     NeedsDecisionError,
     NondeterminismError,
     RunConflictError,
@@ -688,6 +691,51 @@ async def test_a_fork_that_diverged_goes_on_with_corrected_code(app: AppUnderTes
     assert ["first 3"] == ran
 
 
+def define_growing(*, takes: Literal["name", "brief"]) -> "satay.Workflow[Any, str]":
+    """The same workflow, before and after its input became a record."""
+    if takes == "name":
+
+        @satay.workflow(name="forks.growing")
+        async def growing(name: str) -> str:
+            return await step(name)
+
+        return growing
+
+    @satay.workflow(name="forks.growing")  # type: ignore[no-redef]  # reloads the function
+    async def growing(brief: Brief) -> str:
+        return await step(brief.topic)
+
+    return growing
+
+
+async def test_an_old_input_that_does_not_fit_the_code_of_today_is_replaced_in_a_fork(app: AppUnderTest) -> None:
+    await finished(app, define_growing(takes="name"), "old")
+    define_growing(takes="brief")
+    kept = await satay.fork("src", before_task="forks.step")
+    with pytest.raises(DecodeError, match=r"the input of workflow 'forks\.growing'"):
+        await kept.result()
+    replaced = await satay.fork("src", before_task="forks.step", workflow_input=Brief("new"))
+
+    assert "new" == await replaced.result()
+    assert ["new"] == ran
+
+
+@pytest.mark.parametrize("policy", ["warn", "off"])
+async def test_a_policy_that_tolerates_divergence_runs_the_other_branch(
+    tmp_path: Path, policy: Literal["warn", "off"]
+) -> None:
+    async with open_app(tmp_path) as app:
+        await finished(app, edit, {"mode": "polish"})
+        cut = await seq_of(app, "src", EntryType.TASK_COMPLETED, 1)
+    async with open_app(tmp_path, nondeterminism=policy) as app:
+        with untouched(app, "src"):
+            fork = await satay.fork("src", fork_point_seq=cut, workflow_input={"mode": "shorten"})
+
+            assert "a l" == await fork.result()
+        assert ["shorten", "a l"] == ran
+        await check_prefix(app, "src", fork.fork_receipt)
+
+
 # --- what is inherited ------------------------------------------------------------------------------------------------
 
 
@@ -815,6 +863,16 @@ async def test_an_intervention_reaches_body_and_tasks_as_it_was_given(app: AppUn
     assert [given, given] == result
     assert known is not None
     assert given == known.intervention
+
+
+async def test_an_intervention_is_taken_as_it_is_when_the_fork_is_made(app: AppUnderTest) -> None:
+    await finished(app, intervened)
+    given = ["a"]
+    fork = await satay.fork("src", before_task="forks.look", intervention=given)
+    given.append("b")
+
+    assert [["a"], ["a"]] == await fork.result()
+    assert fork.fork_receipt == await app.receipt(fork.run_id)
 
 
 async def test_an_intervention_that_cannot_be_recorded_is_refused_and_nothing_is_written(app: AppUnderTest) -> None:
@@ -1146,6 +1204,76 @@ async def test_forks_of_one_source_do_not_see_each_other(app: AppUnderTest) -> N
         assert expected == await third.result()
 
 
+async def test_the_events_of_a_long_fork_are_all_shown(app: AppUnderTest) -> None:
+    await finished(app, drafts, 300)
+    fork = await satay.fork("src", before_task="forks.draft", before_ordinal=290)
+    shown = [event.seq async for event in app.events(fork.run_id)]
+
+    assert list(range(1, len(await entries_of(app, fork.run_id)) + 1)) == shown
+    assert [f"draft {number}" for number in range(290, 300)] == ran
+
+
+async def test_a_run_that_stands_still_for_its_code_is_forked_before_the_trouble(app: AppUnderTest) -> None:
+    await app.start(define_wording(order="first", version="1"), run_id="whole").result()
+    define_wording(order="second", version="2")
+    stuck = await satay.fork("whole", before_task="forks.step", run_id="src")
+    with pytest.raises(NondeterminismError):
+        await stuck.result()
+    ran.clear()
+    with untouched(app, "src"):
+        fork = await satay.fork("src", before_task="polish", allow_unfinished=True)
+
+        assert "second 2" == await fork.result()
+    assert ["shorten", "second 2"] == ran
+
+
+async def test_a_run_that_another_process_drives_is_forked_as_far_as_it_is_committed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock, seed=1) as one, open_app(tmp_path, clock=clock, seed=2) as two:
+        source = one.start(waiting, run_id="src")
+        await source
+        await settle(one)
+        with untouched(one, "src"):
+            fork = await two.fork("src", before_task="forks.step", allow_unfinished=True)
+            await two.send_event("answer", "fork", run_id=fork.run_id)
+
+            assert "fork" == await fork.result()
+        await one.send_event("answer", "source", run_id="src")
+
+        assert "source" == await source.result()
+
+
+async def test_a_closed_app_makes_no_fork(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await finished(app, drafts, 1)
+    with pytest.raises(AppClosedError):
+        await app.fork("src", before_task="forks.draft")
+
+    assert ["src"] == run_ids(app)
+
+
+@satay.workflow(name="forks.rounds")
+async def rounds(left: int) -> int:
+    await draft(left)
+    if left:
+        satay.continue_as_new(left - 1)
+    return left
+
+
+async def test_a_run_that_went_on_as_another_is_forked_with_a_continuation_of_its_own(app: AppUnderTest) -> None:
+    assert 0 == await finished(app, rounds, 2)
+    chain = run_ids(app)
+    with untouched(app, *chain):
+        fork = await satay.fork("src", before_task="forks.draft", run_id="fork")
+
+        assert 0 == await fork.result()
+    assert ["src", "src~2", "src~3"] == chain
+    assert [*chain, "fork", "fork~2", "fork~3"] == run_ids(app)
+    assert ["draft 2", "draft 1", "draft 0"] == ran
+    with pytest.raises(ForkValidationError, match="nothing would run again"):
+        await satay.fork("src", fork_point_seq=len(await entries_of(app, "src")))
+
+
 # --- calls in flight at the cut ---------------------------------------------------------------------------------------
 
 
@@ -1246,6 +1374,46 @@ async def test_an_external_call_in_flight_at_the_cut_is_not_repeated_blindly(app
     assert sorted(NAMES[call] for call in NAMES if call > seq or call in in_flight) == sorted(ran)
 
 
+@satay.task(name="forks.measure")
+async def measure(text: str) -> int:
+    ran.append("measure")
+    return len(text)
+
+
+@satay.workflow(name="forks.measured")
+async def measured(text: str) -> list[int]:
+    one, two = await satay.gather(measure(text), satay.start_child(measured_child, text).result())
+    return [one, two]
+
+
+@satay.workflow(name="forks.measured_child")
+async def measured_child(text: str) -> int:
+    return await measure(text)
+
+
+async def test_calls_in_flight_with_large_arguments_run_again(app: AppUnderTest) -> None:
+    expected = await finished(app, measured, BIG)
+    last = len(await entries_of(app, "src"))
+    for seq in range(1, last):
+        fork = await satay.fork("src", fork_point_seq=seq)
+
+        assert expected == await fork.result()
+
+
+async def test_a_large_value_that_was_lost_after_the_cut_is_not_needed(app: AppUnderTest) -> None:
+    await finished(app, large, "small")
+    payload = (await entries_of(app, "src"))[4].payload
+    digest = payload.rpartition('_blob":"')[2].removesuffix('"}')
+    with sqlite3.connect(app.data_dir / "satay.db") as connection:
+        connection.execute("DELETE FROM blobs WHERE sha256 = ?", (bytes.fromhex(digest),))
+    connection.close()
+    fork = await satay.fork("src", before_task="forks.big", before_ordinal=1)
+
+    assert [5, 300_003, 300_003, 3] == await fork.result()
+    with pytest.raises(JournalCorruptError):
+        await satay.fork("src", before_task="forks.step")
+
+
 async def test_a_fork_before_an_external_call_makes_it_again(app: AppUnderTest) -> None:
     await finished(app, side_by_side, "external")
     fork = await satay.fork("src", before_task="forks.external")
@@ -1327,6 +1495,34 @@ async def test_a_decision_in_the_prefix_is_inherited(tmp_path: Path) -> None:
 
         assert [7, 1] == await fork.result()
         assert ["end"] == ran
+
+
+async def interrupted(place: Path, workflow: "satay.Workflow[Any, Any]", input: Any) -> Any:
+    """A source that crashed twice and was resumed, so that its journal holds resumes and repeated attempts."""
+    for count in (1, 2):
+        faults = Faults().crash_after(type=EntryType.TASK_COMPLETED, count=count)
+        async with open_app(place, faults=faults) as app:
+            app.start(workflow, input, run_id="src")
+            await faults.crashed
+    async with open_app(place) as app:
+        result = await app.resume("src").result()
+    ran.clear()
+    return result
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "undeclared"])
+async def test_every_cut_of_a_source_that_crashed_can_be_forked(tmp_path: Path, effect: str) -> None:
+    await interrupted(tmp_path, side_by_side, effect)
+    async with open_app(tmp_path) as app:
+        source = await entries_of(app, "src")
+        for seq in range(1, len(source)):
+            fork = await satay.fork("src", fork_point_seq=seq)
+
+            assert 4 == len(await fork.result())
+            own = (await types_of(app, fork.run_id))[seq:]
+            assert {EntryType.WORKFLOW_RESUMED, EntryType.TASK_ATTEMPT_STARTED}.isdisjoint(own)
+            await check_prefix(app, "src", fork.fork_receipt)
+        assert {EntryType.WORKFLOW_RESUMED, EntryType.TASK_ATTEMPT_STARTED} <= {entry.type for entry in source}
 
 
 # --- identity of effects ----------------------------------------------------------------------------------------------
@@ -1481,6 +1677,23 @@ async def test_an_event_waiting_in_the_inbox_of_the_source_stays_there(app: AppU
         await fork.cancel()
         with pytest.raises(WorkflowCancelledError):
             await fork.result()
+
+
+async def test_an_event_for_a_fork_that_nobody_drives_is_there_when_it_is_resumed(tmp_path: Path) -> None:
+    faults = Faults().crash_after(type=EntryType.RUN_FORKED)
+    async with open_app(tmp_path) as app:
+        await approved(app)
+        cut = await seq_of(app, "src", EntryType.EVENT_WAIT_STARTED)
+    async with open_app(tmp_path, faults=faults):
+        making = asyncio.ensure_future(satay.fork("src", fork_point_seq=cut, run_id="fork"))
+        await faults.crashed
+        await asyncio.wait([making])
+        making.exception()
+    async with open_app(tmp_path) as app:
+        await satay.send_event("approval", "no", key="k", run_id="fork")
+
+        assert ["ask", "no", "done no"] == await app.resume("fork").result()
+        assert ["done no"] == ran
 
 
 async def test_event_ids_are_told_apart_by_receiver(app: AppUnderTest) -> None:
@@ -2012,6 +2225,42 @@ async def test_a_crash_while_a_fork_is_made_leaves_it_whole_or_not_there(tmp_pat
         await check_prefix(app, "src", fork.fork_receipt)
 
 
+async def test_a_caller_that_is_cancelled_leaves_no_fork_that_nobody_drives(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        expected = await finished(app, report, Brief("acme"))
+    faults = Faults().stall_after(type=EntryType.RUN_FORKED)
+    async with open_app(tmp_path, faults=faults) as app:
+        making = asyncio.ensure_future(satay.fork("src", before_task="forks.synthesize", run_id="fork"))
+        while not faults.is_stalled:
+            making.cancel() if faults.entries_written else None
+            await asyncio.sleep(0)
+        making.cancel()
+        await asyncio.wait([making])
+        faults.go_on()
+        await settle(app)
+
+        assert making.cancelled()
+        assert RunStatus.COMPLETED == (await app.run("fork")).status
+        assert expected == await app.handle("fork").result()
+
+
+async def test_a_child_in_flight_at_the_cut_is_started_once_also_if_the_fork_crashes(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await finished(app, parent, 3)
+        cut = await seq_of(app, "src", EntryType.CHILD_WORKFLOW_SCHEDULED)
+    faults = Faults().crash_after(type=EntryType.WORKFLOW_CREATED, count=2)
+    async with open_app(tmp_path, faults=faults) as app:
+        making = asyncio.ensure_future(satay.fork("src", fork_point_seq=cut, run_id="fork"))
+        await faults.crashed
+        await asyncio.wait([making])
+        making.exception()
+    async with open_app(tmp_path) as app:
+        child_id, found, _ = await app.resume("fork").result()
+
+        assert 3 == found
+        assert ["src", "src/forks.leaf=k", "fork", child_id] == run_ids(app)
+
+
 @pytest.mark.parametrize("entries", range(1, 8))
 async def test_a_fork_that_crashes_anywhere_is_resumed_to_the_same_end(tmp_path: Path, entries: int) -> None:
     async with open_app(tmp_path) as app:
@@ -2120,3 +2369,29 @@ async def test_a_comparison_shows_calls_that_only_one_run_made(app: AppUnderTest
 
     assert CallStatus.ONLY_ONE == statuses["polish:0"]
     assert CallStatus.ONLY_OTHER == statuses["shorten:0"]
+
+
+async def test_a_comparison_shows_what_a_fork_inherited_and_what_that_saved(app: AppUnderTest) -> None:
+    await finished(app, bill)
+    fork = await satay.fork("src", before_task="forks.priced", before_ordinal=2)
+    await fork.result()
+    other = (await satay.compare("src", fork.run_id)).other
+
+    assert ("src", fork.fork_receipt.resolved_seq) == (other.forked_from, other.fork_seq)
+    assert other.reused is not None
+    assert (2, 1.75, 6) == (other.reused.calls, other.reused.usage.cost, other.reused.usage.input_tokens)
+    assert other.reused.usage.cost == fork.fork_receipt.saved_cost
+
+
+async def test_a_comparison_shows_an_inherited_child_as_replayed_and_a_fresh_one_as_run_again(
+    app: AppUnderTest,
+) -> None:
+    await finished(app, parent, 3)
+    shared = await satay.fork("src", before_task="forks.step")
+    fresh = await satay.fork("src", fork_point_seq=2)
+    await shared.result()
+    await fresh.result()
+    statuses = [[call.status for call in (await satay.compare("src", fork.run_id)).calls] for fork in (shared, fresh)]
+
+    assert [CallStatus.REPLAYED, CallStatus.SAME] == statuses[0]
+    assert [CallStatus.SAME, CallStatus.SAME] == statuses[1]

@@ -309,7 +309,7 @@ async def test_a_status_comes_with_its_wake_up_time_and_stays_where_none_is_give
     third = await record(journal)
 
     assert (RunStatus.WAITING, T0 + SECOND, T0 + 1) == (first.status, first.wake_at, first.updated_at)
-    assert (RunStatus.WAITING, T0 + SECOND, T0 + 2) == (second.status, second.wake_at, second.updated_at)
+    assert (RunStatus.WAITING, T0 + SECOND, T0 + 1) == (second.status, second.wake_at, second.updated_at)
     assert (RunStatus.NEEDS_DECISION, None, T0 + 3) == (third.status, third.wake_at, third.updated_at)
 
 

@@ -11,17 +11,22 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
 import satay
-from satay.model import EntryType, RunStatus
-from satay.replay import facts
+from satay.app import App
+from satay.clock import Chance, SystemClock
+from satay.errors import JournalBusyError
+from satay.journal import Journal
+from satay.model import EntryType
+from satay.scheduler import SchedulerSettings
+from satay.settings import Settings
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects, read_lines
 from tests.programs.starting import Ended, Program, all_of, module, wait_until
 from tests.programs.worker import RESULTS
-from tests.programs.workload import expected, gated, step
+from tests.programs.workload import countdown, expected, gated
 from tests.test_invariants import History, check_well_formed
 
 IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
@@ -33,7 +38,7 @@ PROMPT_SECONDS: Final = 2.0
 
 
 def read_history(place: Path) -> History:
-    return asyncio.run(History.of(place))
+    return History.of(place)
 
 
 # --- several processes on one file ------------------------------------------------------------------------------------
@@ -768,3 +773,168 @@ def test_a_script_ends_promptly_and_silently_however_it_ends(name: str, tmp_path
     assert status == ended.status, ended
     check_errors(status, ended)
     assert ended.seconds < PROMPT_SECONDS, ended
+
+
+# --- opening, closing and recovering in any interleaving --------------------------------------------------------------
+
+
+def owners_of(place: Path) -> list[Any]:
+    if not (place / "satay.db").exists():
+        return []
+    connection = sqlite3.connect(place / "satay.db")
+    try:
+        return connection.execute("SELECT * FROM owners").fetchall()
+    except sqlite3.OperationalError:  # It was cancelled before there were tables.
+        return []
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("tick_seconds", [0, 0.0005])
+def test_an_app_that_is_cancelled_after_any_number_of_ticks_leaves_nothing_behind(
+    tick_seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EFFECTS_VARIABLE, str(tmp_path / "effects"))
+
+    async def live(place: Path) -> None:
+        async with satay.run_app(data_dir=place, recover=True, grace_seconds=0) as app:
+            await app.start(gated, str(tmp_path / "never"), run_id="gated")
+            await asyncio.get_running_loop().create_future()
+
+    async def cancel_after(ticks: int, place: Path) -> None:
+        task = asyncio.create_task(live(place))
+        for _ in range(ticks):
+            await asyncio.sleep(tick_seconds)
+        task.cancel()
+        async with asyncio.timeout(PROMPT_SECONDS):
+            await asyncio.wait({task})
+
+        assert task.cancelled(), ticks
+        assert {asyncio.current_task()} == asyncio.all_tasks(), ticks
+        wait_until(lambda: threads == set(threading.enumerate()), PROMPT_SECONDS)
+        assert [] == owners_of(place), ticks
+
+    async def main() -> None:
+        for ticks in range(30):
+            await cancel_after(ticks, tmp_path / "shared")
+            await cancel_after(ticks, tmp_path / f"own-{ticks}")
+
+    threads = set(threading.enumerate())
+    asyncio.run(main())
+
+
+def test_a_run_that_is_started_while_the_app_recovers_is_driven_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EFFECTS_VARIABLE, str(tmp_path / "effects"))
+
+    async def main() -> None:
+        for number in range(1000 if IS_LONG else 50):
+            async with satay.run_app(data_dir=tmp_path, recover=True, poll_seconds=0.001) as app:
+                result = await app.start(countdown, 3, run_id=f"run-{number}").result()
+
+                assert "lift-off" == result
+
+    asyncio.run(main())
+
+    assert {1} == set(attempts_by_call(tmp_path).values())
+
+
+def live_runs(place: Path) -> list[str]:
+    connection = sqlite3.connect(place / "satay.db")
+    try:
+        query = "SELECT run_id FROM runs WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+        return [run_id for (run_id,) in connection.execute(query)]
+    finally:
+        connection.close()
+
+
+def check_a_recoverer_ends_what_killed_processes_leave(place: Path, chance: random.Random, kills: int) -> None:
+    place.mkdir()
+    with module("worker", place, 12, "--keep-recovering", effects=place / "effects") as recoverer:
+        recoverer.wait_for("open")
+        for _ in range(kills):
+            with module("worker", place, 12, effects=place / "effects") as killed:
+                killed.wait_for("ready")
+                time.sleep(chance.uniform(0, 0.3))
+                killed.kill()
+            wait_until(lambda: not live_runs(place), seconds=2 + PROMPT_SECONDS)  # The lease, and then some.
+        assert recoverer.is_running
+    check_well_formed(read_history(place))
+
+
+def test_what_killed_processes_leave_is_ended_by_one_that_runs_all_the_time(tmp_path: Path) -> None:
+    check_a_recoverer_ends_what_killed_processes_leave(tmp_path / "place", random.Random("recover"), kills=3)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("number", range(20))
+def test_what_killed_processes_leave_is_always_ended_by_one_that_runs_all_the_time(number: int, tmp_path: Path) -> None:
+    check_a_recoverer_ends_what_killed_processes_leave(tmp_path / "place", random.Random(number), kills=8)
+
+
+def test_a_database_that_is_locked_while_a_process_recovers_loses_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with module("worker", place, 12, effects=place / "effects") as killed:
+        killed.wait_for("ready")
+        wait_until(lambda: bool(read_effects(place / "effects")))
+        killed.kill()
+    lock = sqlite3.connect(place / "satay.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with module("worker", place, 12, "--only-recover", effects=place / "effects") as recoverer:
+        recoverer.wait_for("ready")
+        time.sleep(2.0)
+        assert recoverer.is_running
+        lock.execute("ROLLBACK")
+        lock.close()
+        ended = recoverer.end()
+
+    assert (0, "") == (ended.status, ended.errors), ended
+    check_well_formed(read_history(place))
+
+
+class UnreliableJournal:
+    """A journal whose database is out of reach at times: so many calls of each kind fail, and then none."""
+
+    def __init__(self, journal: Journal, failures: int) -> None:
+        self._journal = journal
+        self._left = dict.fromkeys(("abandoned", "owners", "record", "claim", "read", "due", "deliverable"), failures)
+        self.is_reliable = True
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.is_reliable and self._left.get(name, 0) > 0:
+            self._left[name] -= 1
+            return self._fail
+        return getattr(self._journal, name)
+
+    async def _fail(self, *_: Any, **__: Any) -> None:
+        raise JournalBusyError("the journal stayed locked")
+
+
+def test_a_database_that_cannot_be_read_for_a_while_delays_recovery_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EFFECTS_VARIABLE, str(tmp_path / "effects"))
+    unreliable: list[UnreliableJournal] = []
+
+    def wrap(journal: Journal) -> Journal:
+        unreliable.append(UnreliableJournal(journal, failures=10))
+        return cast("Journal", unreliable[0])  # It has every method, by delegation.
+
+    async def main() -> None:
+        async with satay.run_app(data_dir=tmp_path, grace_seconds=0) as app:
+            for number in range(20):
+                await app.start(gated, str(tmp_path / "gate"), run_id=f"run-{number}")
+            await asyncio.sleep(0.1)
+        (tmp_path / "gate").touch()
+        settings = Settings(data_dir=tmp_path, database_url=None)
+        scheduling = SchedulerSettings(recover=True, poll_seconds=0.01)
+        async with App(settings, scheduling, SystemClock(), Chance(), wrap) as app, asyncio.timeout(20):
+            unreliable[0].is_reliable = False
+            while live_runs(tmp_path):  # noqa: ASYNC110  # Nothing tells when another app's runs have ended.
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+    check_well_formed(read_history(tmp_path))

@@ -278,10 +278,8 @@ def test_retries_of_one_call_do_not_shift_another_ones_identity(tmp_path: Path) 
         place = tmp_path / str(append)
         async with open_app(place, faults=Faults().crash_before(append=append), seed=append) as app:
             handle = app.start(side_by_side, run_id="r")
-            crashed = app.faults.crashed
-            await asyncio.wait(
-                [crashed, asyncio.ensure_future(_quietly(handle.result()))], return_when="FIRST_COMPLETED"
-            )
+            result = asyncio.ensure_future(_quietly(handle.result()))
+            await asyncio.wait([app.faults.crashed, result], return_when=asyncio.FIRST_COMPLETED)
         async with open_app(place, seed=append) as app:
             return await app.start(side_by_side, run_id="r").result()
 
@@ -754,7 +752,7 @@ def test_an_unknown_entry_that_changes_meaning_stops_the_drive(tmp_path: Path) -
 # --- logging ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_is_logged_once_however_often_the_body_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_is_logged_once_however_often_the_body_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @satay.task
     async def loud() -> None:
         satay.get_logger().info("in the task")
@@ -906,7 +904,7 @@ async def drive_all_kinds(place: Path, faults: Faults | None, clock: ManualClock
     async with open_app(place, faults=faults, clock=clock, recover=True) as app:
         crashed = app.faults.crashed
         work = asyncio.ensure_future(_quietly(_drive_all_kinds(app)))
-        await asyncio.wait([work, crashed], return_when="FIRST_COMPLETED")
+        await asyncio.wait([work, crashed], return_when=asyncio.FIRST_COMPLETED)
         if not app.faults.is_crashed:
             result = await work
             await settle(app)

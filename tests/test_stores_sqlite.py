@@ -598,15 +598,3 @@ async def test_no_question_of_the_scheduler_reads_every_run(journal: SqliteJourn
     connection.close()
     assert len(plans) > 10
     assert {} == {sql: plan for sql, plan in plans.items() if any(step.startswith("SCAN") for step in plan)}
-
-
-async def test_tables_that_disagree_are_an_error_of_satays(journal: SqliteJournal, path: Path) -> None:
-    lease = await create(journal)
-    with sqlite3.connect(path) as connection:
-        connection.execute("INSERT INTO events SELECT run, 2, type, at, payload, digest FROM events")
-    connection.close()
-
-    with pytest.raises(JournalCorruptError, match="disagree"):
-        await journal.append(Append(lease, entries(), T0))
-
-    assert RunStatus.RUNNING == (await record(journal)).status

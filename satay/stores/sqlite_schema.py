@@ -34,7 +34,6 @@ _TABLES: Final = (
         run_id TEXT NOT NULL UNIQUE,
         workflow TEXT NOT NULL,
         status TEXT NOT NULL,
-        last_seq INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
         wake_at INTEGER,

@@ -5,6 +5,7 @@ that can be known come before the first write, because a refusal after it costs 
 second attempt.
 """
 
+import functools
 import sqlite3
 import zlib
 from collections.abc import Sequence
@@ -33,15 +34,10 @@ WORTHWHILE_RATIO: Final = 0.5
 
 _INSERT_EVENT: Final = "INSERT INTO events (run, seq, type, at, payload, digest) VALUES (?, ?, ?, ?, ?, ?)"
 
-_EXTEND: Final = f"""
-    UPDATE runs SET last_seq = ?, updated_at = ?
-    WHERE key = ? AND epoch = ? AND last_seq = ? AND status IN {LIVE}
-"""
+_IS_HELD: Final = f"EXISTS (SELECT 1 FROM runs WHERE key = ? AND epoch = ? AND status IN {LIVE})"
 
-_EXTEND_AND_TURN: Final = f"""
-    UPDATE runs SET last_seq = ?, updated_at = ?, status = ?, wake_at = ?
-    WHERE key = ? AND epoch = ? AND last_seq = ? AND status IN {LIVE}
-"""
+MAX_FENCED_ROWS: Final = 32
+"""How many entries one fenced statement inserts; more of the same append follow it in the transaction."""
 
 
 class NewMessage(NamedTuple):
@@ -88,7 +84,7 @@ class PackedBlob(NamedTuple):
 def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
     run, entries = creation
     _check_sequence(entries, 1, run.run_id)
-    lease = _insert_run(cursor, run, len(entries))
+    lease = _insert_run(cursor, run)
     _insert_events(cursor, lease.key, entries)
     return lease
 
@@ -106,7 +102,7 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
         )
     _check_sequence((fork.first,), 1, fork.run.run_id)
     _check_sequence(fork.after, fork.through_seq + 1, fork.run.run_id)
-    lease = _insert_run(cursor, fork.run, fork.through_seq + len(fork.after))
+    lease = _insert_run(cursor, fork.run)
     _insert_events(cursor, lease.key, (fork.first,))
     cursor.execute(
         "INSERT INTO events (run, seq, type, at, payload, digest) "
@@ -119,9 +115,13 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
 
 
 def append(cursor: sqlite3.Cursor, append: Append) -> None:
-    _extend(cursor, append)
+    extend(cursor, append)
     key = append.lease.key
-    _insert_events(cursor, key, append.entries)
+    if append.status is not None:
+        cursor.execute(
+            "UPDATE runs SET status = ?, wake_at = ?, updated_at = ? WHERE key = ?",
+            (append.status, append.wake_at, append.at, key),
+        )
     if append.taken:
         _take(cursor, append)
     if append.closed:
@@ -212,28 +212,53 @@ def store_blobs(cursor: sqlite3.Cursor, blobs: Sequence[PackedBlob]) -> None:
     cursor.executemany("INSERT INTO blobs (sha256, is_compressed, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", blobs)
 
 
-def _extend(cursor: sqlite3.Cursor, append: Append) -> None:
-    """Move the run's last seq on, if the lease holds, the run lives and the entries follow; else say why not."""
+def is_plain(append: Append) -> bool:
+    """Whether an append adds entries, few enough for one statement, and changes nothing else."""
+    changes = append.status or append.taken or append.closed or append.opened or append.blobs or append.successor
+    return not changes and 0 < len(append.entries) <= MAX_FENCED_ROWS
+
+
+def extend(cursor: sqlite3.Cursor, append: Append) -> None:
+    """Insert the entries if the lease holds, the run lives and they follow its last one; else say why not.
+
+    The fence is part of the inserting statement, and reads only: the row of the run is not written for every append.
+    """
     lease, entries = append.lease, append.entries
-    last = entries[0].seq - 1 if entries else _last_seq(cursor, lease)
-    through = last + len(entries)
-    _check_sequence(entries, last + 1, lease.run_id)
-    if append.status is None:
-        cursor.execute(_EXTEND, (through, append.at, lease.key, lease.epoch, last))
-    else:
-        values = (through, append.at, append.status, append.wake_at, lease.key, lease.epoch, last)
-        cursor.execute(_EXTEND_AND_TURN, values)
-    if cursor.rowcount != 1:
-        raise _explain_conflict(cursor, lease, last + 1)
+    if not entries:
+        if cursor.execute(f"SELECT {_IS_HELD}", (lease.key, lease.epoch)).fetchone() != (1,):
+            raise _explain_conflict(cursor, lease, None)
+        return
+    first = entries[0].seq
+    _check_sequence(entries, first, lease.run_id)
+    fenced = entries[:MAX_FENCED_ROWS]
+    values: list[object] = []
+    for entry in fenced:
+        values.append(lease.key)
+        values += entry
+    values += (lease.key, lease.epoch, lease.key, first - 1)
+    try:
+        inserted = cursor.execute(_fenced_insert(len(fenced)), values).rowcount
+    except sqlite3.IntegrityError:
+        inserted = 0
+    if inserted != len(fenced):
+        raise _explain_conflict(cursor, lease, first)
+    if len(entries) > MAX_FENCED_ROWS:
+        _insert_events(cursor, lease.key, entries[MAX_FENCED_ROWS:])
 
 
-def _last_seq(cursor: sqlite3.Cursor, lease: Lease) -> int:
-    row = cursor.execute("SELECT last_seq FROM runs WHERE key = ?", (lease.key,)).fetchone()
-    return 0 if row is None else int(row[0])
+@functools.cache
+def _fenced_insert(rows: int) -> str:
+    return (
+        "INSERT INTO events (run, seq, type, at, payload, digest) "
+        f"SELECT * FROM (VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}) "
+        f"WHERE {_IS_HELD} AND EXISTS (SELECT 1 FROM events WHERE run = ? AND seq = ?)"
+    )
 
 
-def _explain_conflict(cursor: sqlite3.Cursor, lease: Lease, seq: int) -> JournalConflictError:
-    row = cursor.execute("SELECT epoch, status, last_seq FROM runs WHERE key = ?", (lease.key,)).fetchone()
+def _explain_conflict(cursor: sqlite3.Cursor, lease: Lease, seq: int | None) -> JournalConflictError:
+    row = cursor.execute(
+        "SELECT epoch, status, (SELECT max(seq) FROM events WHERE run = key) FROM runs WHERE key = ?", (lease.key,)
+    ).fetchone()
     name = f"run {lease.run_id!r}"
     match row:
         case None:
@@ -260,17 +285,17 @@ def _insert_events(cursor: sqlite3.Cursor, key: int, entries: Sequence[Entry]) -
     cursor.executemany(_INSERT_EVENT, [(key, *entry) for entry in entries])
 
 
-def _insert_run(cursor: sqlite3.Cursor, run: NewRun, last_seq: int) -> Lease:
+def _insert_run(cursor: sqlite3.Cursor, run: NewRun) -> Lease:
     try:
         cursor.execute(
             """
             INSERT INTO runs (
-                run_id, workflow, status, last_seq, created_at, updated_at, owner, epoch,
+                run_id, workflow, status, created_at, updated_at, owner, epoch,
                 parent_id, forked_from, fork_seq, start_key, code_version)
-            VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?)
             """,
             (
-                run.run_id, run.workflow, last_seq, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
+                run.run_id, run.workflow, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
                 run.parent_id, run.forked_from, run.fork_seq, run.start_key, run.code_version,
             ),
         )  # fmt: skip

@@ -21,7 +21,7 @@ from satay.errors import InvalidValueError
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 """Where a clock begins that was told nothing else."""
 
-STILL_PASSES: Final = 4
+STILL_PASSES: Final = 8
 """In so many passes of the event loop nothing may happen before an app counts as idle."""
 
 GLANCE_SECONDS: Final = 0.001
@@ -65,6 +65,7 @@ class ManualClock:
         self._patience_seconds = patience_seconds
         self._alarms: list[ManualAlarm] = []
         self._alarm_count = 0
+        self._jumps = 0
         self._pausing: Counter[object] = Counter()
         self._change: asyncio.Future[None] | None = None
         self._apps: list[Watched] = []
@@ -130,6 +131,7 @@ class ManualClock:
     def jump_to(self, moment: int) -> None:
         """Set the time, never back, and ring everything that is due then, earliest first."""
         self._now = max(self._now, moment)
+        self._jumps += 1
         while (due := self.next_due) is not None and due <= self._now:
             heapq.heappop(self._alarms).ring()
 
@@ -194,10 +196,13 @@ class ManualClock:
 
     async def until_nothing_is_due(self) -> None:
         """Return when all apps are idle, and where time jumps by itself, when there is nothing left to jump to."""
-        await self.until_idle(is_patient=True)
-        while self.autojump and self.next_due is not None:
-            await asyncio.sleep(0)
+        while True:
+            jumps = self._jumps
             await self.until_idle(is_patient=True)
+            # What an alarm sets off begins one pass after the jump, and the alarm is not due any more then.
+            if jumps == self._jumps and not (self.autojump and self.next_due is not None):
+                return
+            await asyncio.sleep(0)
 
     async def _keep_jumping(self) -> None:
         assert self._stirred is not None

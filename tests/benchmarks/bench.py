@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.figures import PEER, Figure, Limit
+from tests.benchmarks.figures import PEER, PEER_AS_IT_COMES, Figure, Limit
 from tests.benchmarks.peer import Peer
-from tests.benchmarks.rounds import Measure, ratios
+from tests.benchmarks.rounds import Measure, against
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,18 @@ class Bench:
         """The directory of the app that is measured."""
         return self.directory / "journal"
 
-    def peer_rates(self, work: str, calls: int, *, runs: int = 1) -> dict[str, Measure]:
-        """Measures of the peer's rate at a work, for `peer_figures`; none where there is no peer."""
+    def against_peer(self, measure: Measure, work: str, calls: int, *, runs: int = 1) -> dict[str, Measure]:
+        """Measures of a rate in multiples of the peer's at a work, for `peer_figures`; none where there is no peer."""
         if self.peer is None:
             return {}
-        return {
-            PEER: self.peer.rate_of(work, calls, runs=runs),
-            f"{PEER} as it comes": self.peer.rate_of(work, calls, runs=runs, as_it_comes=True),
-        }
+        alike = self.peer.rate_of(work, calls, runs=runs)
+        as_it_comes = self.peer.rate_of(work, calls, runs=runs, as_it_comes=True)
+        return {PEER: against(alike, measure), PEER_AS_IT_COMES: against(as_it_comes, measure)}
 
     def peer_figures(
-        self, work: str, rates: Sequence[float], samples: Mapping[str, Sequence[float]], limit: Limit | None = None
+        self, work: str, samples: Mapping[str, Sequence[float]], limit: Limit | None = None
     ) -> list[Figure]:
-        """Rates held against the peer's: against the peer on the journal's settings, by the limit."""
+        """What those measured. The limit is for the peer on the journal's settings."""
         if self.peer is None:
             return [Figure(work, PEER, (), limit, self.missing_peer)]
-        as_it_comes = f"{PEER} as it comes"
-        return [
-            Figure(work, PEER, ratios(rates, samples[PEER]), limit),
-            Figure(work, as_it_comes, ratios(rates, samples[as_it_comes])),
-        ]
+        return [Figure(work, PEER, samples[PEER], limit), Figure(work, PEER_AS_IT_COMES, samples[PEER_AS_IT_COMES])]

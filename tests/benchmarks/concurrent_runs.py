@@ -7,7 +7,7 @@ import satay
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import REFERENCE, Figure, at_least
 from tests.benchmarks.reference import INSERTS, open_reference
-from tests.benchmarks.rounds import interleaved, ratios
+from tests.benchmarks.rounds import against, interleaved
 from tests.benchmarks.workloads import count, seconds_of
 
 RUNS = 500
@@ -27,12 +27,17 @@ async def measure(bench: Bench) -> list[Figure]:
         open_reference(bench.directory, bench.scale.of(INSERTS)) as reference,
         satay.run_app(data_dir=bench.journal),
     ):
-        peer_rates = bench.peer_rates("sequential", CALLS_PER_RUN, runs=runs)
-        samples = await interleaved(bench.scale.rounds, {"concurrent": rate, "reference": reference.rate, **peer_rates})
+        samples = await interleaved(
+            bench.scale.rounds,
+            {
+                "rate": rate,
+                "against reference": against(reference.rate, rate),
+                **bench.against_peer(rate, "sequential", CALLS_PER_RUN, runs=runs),
+            },
+        )
     work = f"{runs:,} concurrent runs of {CALLS_PER_RUN} tasks"
-    rates = samples["concurrent"]
     return [
-        Figure(work, "calls/s", rates),
-        Figure(work, REFERENCE, ratios(rates, samples["reference"]), at_least(4)),
-        *bench.peer_figures(work, rates, samples),
+        Figure(work, "calls/s", samples["rate"]),
+        Figure(work, REFERENCE, samples["against reference"], at_least(4)),
+        *bench.peer_figures(work, samples),
     ]

@@ -19,7 +19,7 @@ async def measure(bench: Bench) -> list[Figure]:
         directory = bench.directory / str(number)
         before = await _size_bytes_after(directory, 1)
         samples.append((await _size_bytes_after(directory, calls) - before) / calls)
-    return [Figure("disk for one sequential call, digests included", "bytes", samples, at_most(250))]
+    return [Figure("disk for one sequential call of tally(number), digests included", "bytes", samples, at_most(250))]
 
 
 async def _size_bytes_after(directory: Path, calls: int) -> int:

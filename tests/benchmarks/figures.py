@@ -10,6 +10,9 @@ REFERENCE = "L"
 PEER = "× DBOS"
 """The unit of a rate that is compared with the peer's."""
 
+PEER_AS_IT_COMES = "× DBOS as it comes"
+"""The same, where the peer runs on its own default settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:

@@ -11,8 +11,8 @@ from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure, at_most
-from tests.benchmarks.rounds import NOISE, Measure, interleaved, ratios
-from tests.benchmarks.workloads import count_purely, increment_purely
+from tests.benchmarks.rounds import NOISE, Measure, against, interleaved
+from tests.benchmarks.workloads import count_purely, tally_purely
 
 CALLS = 10_000
 TIMES_LONGER = 10
@@ -52,22 +52,23 @@ async def measure(bench: Bench) -> list[Figure]:
         async def seeding_seconds() -> float:
             return watches[0].seeding_seconds
 
+        fork = _fork_seconds(calls)
         # The second measure reads what the first one has left on the stopwatch.
-        measures = {"fork": _fork_seconds(calls), "seeding": seeding_seconds, "longer": _fork_seconds(longer)}
+        measures = {"fork": fork, "seeding": seeding_seconds, "longer": against(fork, _fork_seconds(longer))}
         samples = await interleaved(bench.scale.rounds, measures)
-    longer_of_ten = [sample * calls / longer for sample in samples["longer"]]
+    longer_calls = [ratio / TIMES_LONGER for ratio in samples["longer"]]
     unit = f"time of a call in {calls:,}"
     return [
         Figure(f"fork a {calls:,}-call run before its last call, to the end", "s", samples["fork"], at_most(0.4)),
         Figure("of which seeding", "ms", [seconds * 1e3 for seconds in samples["seeding"]], at_most(50)),
-        Figure(f"fork a {longer:,}-call run", unit, ratios(longer_of_ten, samples["fork"]), at_most(NOISE)),
+        Figure(f"fork a {longer:,}-call run", unit, longer_calls, at_most(NOISE)),
     ]
 
 
 def _fork_seconds(calls: int) -> Measure:
     async def measure() -> float:
         began = time.perf_counter()
-        fork = await satay.fork(f"source-{calls}", before_task=increment_purely.name, before_ordinal=calls - 1)
+        fork = await satay.fork(f"source-{calls}", before_task=tally_purely.name, before_ordinal=calls - 1)
         result = await fork.result()
         took = time.perf_counter() - began
         assert result == calls

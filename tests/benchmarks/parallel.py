@@ -4,7 +4,7 @@ import satay
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import REFERENCE, Figure, at_least
 from tests.benchmarks.reference import INSERTS, open_reference
-from tests.benchmarks.rounds import interleaved, ratios
+from tests.benchmarks.rounds import against, interleaved
 from tests.benchmarks.workloads import fan_out, rate_of
 
 CALLS = 1_000
@@ -13,6 +13,7 @@ CALLS = 1_000
 async def measure(bench: Bench) -> list[Figure]:
     """Against L and the peer."""
     calls = bench.scale.of(CALLS)
+    rate = rate_of(fan_out, calls)
     async with (
         open_reference(bench.directory, bench.scale.of(INSERTS)) as reference,
         satay.run_app(data_dir=bench.journal),
@@ -20,15 +21,14 @@ async def measure(bench: Bench) -> list[Figure]:
         samples = await interleaved(
             bench.scale.rounds,
             {
-                "parallel": rate_of(fan_out, calls),
-                "reference": reference.rate,
-                **bench.peer_rates("parallel", calls),
+                "rate": rate,
+                "against reference": against(reference.rate, rate),
+                **bench.against_peer(rate, "parallel", calls),
             },
         )
     work = f"{calls:,} parallel tasks (asyncio.gather), one run"
-    rates = samples["parallel"]
     return [
-        Figure(work, "calls/s", rates),
-        Figure(work, REFERENCE, ratios(rates, samples["reference"]), at_least(4)),
-        *bench.peer_figures(work, rates, samples),
+        Figure(work, "calls/s", samples["rate"]),
+        Figure(work, REFERENCE, samples["against reference"], at_least(4)),
+        *bench.peer_figures(work, samples),
     ]

@@ -13,11 +13,11 @@ INTRODUCTION = """\
 # Benchmarks
 
 Written by `make bench`. All numbers come from one run of it, in which the things that are compared took turns: each
-line is the median of {rounds} rounds after one that warmed up, and ratios are taken within a round. What the disk or
-the neighbours did to a round, they did to both sides.
+line is the median of {rounds} rounds after one that warmed up, and what a rate is compared with is measured just before
+and just after it. What the disk or the neighbours did to one side, they did to the other.
 
-- L is the rate of bare one-row autocommit inserts through aiosqlite, into a file in the journal's directory on the
-  journal's settings: WAL, synchronous=FULL.
+- L is the rate of bare one-row autocommit inserts through aiosqlite, into a file beside the journal and on its
+  settings: WAL, synchronous=FULL. Its connection stays open, so its log is not a new file each time.
 - {machine}.
 - {peer}
 """

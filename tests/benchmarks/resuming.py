@@ -6,8 +6,8 @@ import time
 import satay
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure, at_most
-from tests.benchmarks.rounds import NOISE, Measure, interleaved, ratios
-from tests.benchmarks.workloads import increment_purely
+from tests.benchmarks.rounds import NOISE, Measure, against, interleaved
+from tests.benchmarks.workloads import tally_purely
 
 CALLS = 10_000
 TIMES_LONGER = 10
@@ -21,7 +21,7 @@ GO = "benchmarks.go"
 async def count_then_wait(calls: int) -> int:
     number = 0
     for _ in range(calls):
-        number = await increment_purely(number)
+        number = await tally_purely(number)
     await satay.wait_for_event(GO)
     return number
 
@@ -30,10 +30,10 @@ async def measure(bench: Bench) -> list[Figure]:
     """The time for each recorded call, from `resume` to the result; ten times as many; and the peer's."""
     calls = bench.scale.of(CALLS)
     longer = calls * TIMES_LONGER
-    measures: dict[str, Measure] = {}
     for size in (calls, longer):
         await _record(bench, size)
-        measures[str(size)] = _microseconds_a_call(bench, size)
+    small = _microseconds_a_call(bench, calls)
+    measures: dict[str, Measure] = {"resume": small, "longer": against(small, _microseconds_a_call(bench, longer))}
     if bench.peer is not None:
         peer_calls = bench.scale.of(PEER_CALLS)
         seconds = bench.peer.seconds_of("replay", peer_calls)
@@ -43,11 +43,10 @@ async def measure(bench: Bench) -> list[Figure]:
 
         measures["peer"] = peer_microseconds
     samples = await interleaved(bench.scale.rounds, measures)
-    times = samples[str(calls)]
     unit = f"time of a call in {calls:,}"
     figures = [
-        Figure(f"resume after {calls:,} recorded calls", "µs a call", times, at_most(25)),
-        Figure(f"resume after {longer:,}", unit, ratios(samples[str(longer)], times), at_most(NOISE)),
+        Figure(f"resume after {calls:,} recorded calls", "µs a call", samples["resume"], at_most(25)),
+        Figure(f"resume after {longer:,}", unit, samples["longer"], at_most(NOISE)),
     ]
     if bench.peer is not None:
         figures.append(Figure(f"DBOS, replay of {peer_calls:,} recorded calls", "µs a call", samples["peer"]))

@@ -1,11 +1,10 @@
 """Interleaved measuring.
 
-Every round makes each measure once, and ratios are taken within a round: what disturbs a measure disturbs the one that
-it is compared with.
+Every round makes each measure once, and what is compared is measured side by side: what disturbs one disturbs both.
 """
 
 import gc
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 NOISE = 1.1
 """How much slower one of two equal measures may look: a figure that must not be slower is held to this."""
@@ -26,6 +25,12 @@ async def interleaved(rounds: int, measures: Mapping[str, Measure]) -> dict[str,
     return samples
 
 
-def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
-    """What one measure is of the other, round by round."""
-    return [one / other for one, other in zip(ones, others, strict=True)]
+def against(reference: Measure, measure: Measure) -> Measure:
+    """A measure in multiples of the reference, which is taken just before and just after it."""
+
+    async def ratio() -> float:
+        before = await reference()
+        sample = await measure()
+        return 2 * sample / (before + await reference())
+
+    return ratio

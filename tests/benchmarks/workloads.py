@@ -8,13 +8,13 @@ from satay import Workflow
 from tests.benchmarks.rounds import Measure
 
 
-@satay.task(name="benchmarks.increment")
-async def increment(number: int) -> int:
+@satay.task
+async def tally(number: int) -> int:
     return number + 1
 
 
-@satay.task(name="benchmarks.increment_purely", effect="pure")
-async def increment_purely(number: int) -> int:
+@satay.task(effect="pure")
+async def tally_purely(number: int) -> int:
     return number + 1
 
 
@@ -23,7 +23,7 @@ async def count(calls: int) -> int:
     """Sequential calls, each of which needs the result of the one before."""
     number = 0
     for _ in range(calls):
-        number = await increment(number)
+        number = await tally(number)
     return number
 
 
@@ -32,14 +32,14 @@ async def count_purely(calls: int) -> int:
     """The same with a task that may run again at will."""
     number = 0
     for _ in range(calls):
-        number = await increment_purely(number)
+        number = await tally_purely(number)
     return number
 
 
 @satay.workflow(name="benchmarks.fan_out")
 async def fan_out(calls: int) -> int:
     """Parallel calls."""
-    return sum(await asyncio.gather(*[increment(number) for number in range(calls)]))
+    return sum(await asyncio.gather(*[tally(number) for number in range(calls)]))
 
 
 async def seconds_of(workflow: Workflow[[int], int], calls: int) -> float:

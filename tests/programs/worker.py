@@ -1,6 +1,7 @@
 """Drives the workload on one file, and appends each result that it is handed to another: `worker.py PLACE COUNT`.
 
-With `--only-recover` it starts nothing: it waits until nothing is left to be done in the file.
+With `--only-recover` it starts nothing: it waits until nothing is left to be done in the file. With
+`--keep-recovering` it does so until it is killed.
 """
 
 import argparse
@@ -42,15 +43,32 @@ async def drive(place: Path, count: int, recover: bool) -> None:
             group.create_task(drive_one(app, place, number))
 
 
+async def send_events_to_all(app: satay.App, count: int) -> None:
+    there = {run.run_id for run in await app.runs(limit=1000)}
+    for number in range(count):
+        if run_id_of(number) in there:
+            await send_events(app, number)
+
+
+async def keep_recovering(place: Path, count: int) -> None:
+    async with satay.run_app(data_dir=place, recover=True, lease_seconds=2, poll_seconds=0.05) as app:
+        say("open")
+        while True:
+            await send_events_to_all(app, count)
+            await asyncio.sleep(0.05)
+
+
 async def only_recover(place: Path, count: int) -> None:
     async with satay.run_app(data_dir=place, recover=True, lease_seconds=2, poll_seconds=0.05) as app:
-        there = {run.run_id for run in await app.runs(limit=1000)}
-        for number in range(count):
-            if run_id_of(number) in there:
-                await send_events(app, number)
+        await send_events_to_all(app, count)
         for status in (RunStatus.RUNNING, RunStatus.WAITING, RunStatus.NEEDS_DECISION):
             while await app.runs(status=status, limit=1):
                 await asyncio.sleep(0.02)
+
+
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,10 +77,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--recover", action="store_true")
     parser.add_argument("--only-recover", action="store_true")
+    parser.add_argument("--keep-recovering", action="store_true")
     chosen = parser.parse_args(arguments)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    if chosen.only_recover:
+    say("ready")
+    if chosen.keep_recovering:
+        asyncio.run(keep_recovering(chosen.place, chosen.count))
+    elif chosen.only_recover:
         asyncio.run(only_recover(chosen.place, chosen.count))
     else:
         asyncio.run(drive(chosen.place, chosen.count, chosen.recover))
