@@ -191,6 +191,7 @@ class App:
             )
         text = encode_input(workflow, input)
         chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
+        checked_key(idempotency_key, "idempotency_key")
         work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
         return RunHandle(self, chosen, workflow.result_codec, self._begin(work))
 
@@ -291,7 +292,7 @@ class App:
     ) -> "ForkHandle[Any]":
         entries = await scheduler.read_all(source.run_id)
         prefix = entries[: resolve_cut(source, entries, request.cut)]
-        blobs = await scheduler.journal.blobs(needed_blobs(prefix))
+        blobs = await scheduler.read_values(source.run_id, prefix, needed_blobs(prefix))
         origin = origin_of(source.run_id, prefix, blobs)
         fork, receipt, new_origin = plan_new_fork(
             source, origin, prefix, definition, request, fork_id, scheduler.owner_id, self._clock
@@ -490,7 +491,7 @@ class App:
         scheduler = await self._ready()
         record = await self._record(run_id)
         entries = await scheduler.read_all(run_id)
-        return RunHistory(record, entries, await scheduler.journal.blobs(referenced_blobs(entries)))
+        return RunHistory(record, entries, await scheduler.read_values(run_id, entries, referenced_blobs(entries)))
 
     async def _record(self, run_id: str) -> RunRecord:
         record = await (await self._ready()).journal.record(run_id)

@@ -81,8 +81,8 @@ MAX_CLEANUP_CALLS: Final = 100
 MAX_CLEANUP_ROUNDS: Final = 10
 """How often branches that are left over when a body returns are cancelled before they are dropped."""
 
-MAX_UNCOMMITTED_TURNS: Final = 1_000
-"""How far a body may run ahead of the disk; beyond it, pure tasks wait for the commit too."""
+MAX_PENDING_ENTRIES: Final = 2_000
+"""How many entries a body may run ahead of the disk; beyond it, pure tasks wait for the commit too."""
 
 MAX_CRASHES: Final = 20
 """How often the process may die during attempts of one call before the call fails."""
@@ -165,6 +165,7 @@ class Drive:
         "_forked_at",
         "_history_head",
         "_host",
+        "_in_flight",
         "_in_hand",
         "_inherited_children",
         "_is_ending",
@@ -198,7 +199,6 @@ class Drive:
         "open_waits",
         "parent_id",
         "pins",
-        "uncommitted",
         "undecided",
     )
 
@@ -216,7 +216,7 @@ class Drive:
         self.calls: dict[int, Call] = {}
         self.active = 0
         self.undecided = 0
-        self.uncommitted = 0
+        self._in_flight: _Consequences | None = None
         self.open_waits = 0
         self.pins = 0
         self.parent_id = origin.parent_id
@@ -321,7 +321,7 @@ class Drive:
         self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
         call.is_active = True
         self.active += 1
-        if task.effect is Effect.PURE and self.uncommitted < MAX_UNCOMMITTED_TURNS:
+        if task.effect is Effect.PURE and self._recorder.pending < MAX_PENDING_ENTRIES:
             self._host.start_attempt(self, call)
         else:
             self._starts.append(call)
@@ -904,30 +904,35 @@ class Drive:
         self.calls.clear()
 
     def _commit(self) -> None:
-        """Send what was recorded to the journal; act on it once it is there."""
-        if self._is_nothing_to_commit():
-            return
+        """Send what was recorded to the journal, and act on it once it is there.
+
+        At most one append of a run is on its way. Turns that end meanwhile are gathered, and follow as one.
+        """
+        if self._in_flight is None and not self._is_nothing_to_commit():
+            self._send()
+        if not self.is_ended:
+            self._ask_to_be_woken()
+
+    def _send(self) -> None:
         status, wake_at = row = self._row if self.is_ended else self._status()
         changed = self.is_ended or row != self._row
         self._row = row
         append = self._recorder.turn(status if changed else None, wake_at)
-        # An empty list stays here to be filled by a later turn, so the callback of this one must not hold on to it.
-        starts: Sequence[Call] = ()
-        stops: Sequence[Call] = ()
+        self._in_flight = _Consequences(
+            append.taken, self._starts or (), self._stops or (), self._wants_messages, self.is_ended
+        )
         if self._starts:
-            starts, self._starts = self._starts, []
+            self._starts = []
         if self._stops:
-            stops, self._stops = self._stops, []
-        wants_messages, self._wants_messages = self._wants_messages, False
-        self.uncommitted += 1
-        future = asyncio.ensure_future(self._host.journal.append(append))
-        future.add_done_callback(partial(self._committed, append.taken, starts, stops, wants_messages, self.is_ended))
-        if not self.is_ended:
-            self._ask_to_be_woken()
+            self._stops = []
+        self._wants_messages = False
+        asyncio.ensure_future(self._host.journal.append(append)).add_done_callback(self._committed)
 
     def _is_nothing_to_commit(self) -> bool:
-        if not self._recorder.is_empty or self._starts or self._stops or self.is_ended:
+        if not self._recorder.is_empty or self._starts or self._stops:
             return False
+        if self.is_ended:
+            return True
         # A run that was taken over is in its row as running; one that only waits has to be written as such again.
         return not self._wants_messages and self._status() == self._row
 
@@ -939,33 +944,28 @@ class Drive:
         return (RunStatus.WAITING, self.earliest())
 
     @stops_on_error
-    def _committed(
-        self,
-        taken: Sequence[int],
-        starts: Sequence[Call],
-        stops: Sequence[Call],
-        wants_messages: bool,
-        has_ended: bool,
-        commit: "asyncio.Future[None]",
-    ) -> None:
-        self.uncommitted -= 1
+    def _committed(self, commit: "asyncio.Future[None]") -> None:
+        consequences, self._in_flight = self._in_flight, None
         if commit.cancelled() or commit.exception() is not None:
             error = None if commit.cancelled() else commit.exception()
             return self.stop(error or JournalError("the journal was closed"))
         if self.is_suspended:
             return
-        if taken:
-            self._landed = [*self._landed, *taken]
-        for call in stops:
+        assert consequences is not None
+        if consequences.taken:
+            self._landed = [*self._landed, *consequences.taken]
+        for call in consequences.stops:
             self._stop(call)
-        for call in starts:
+        for call in consequences.starts:
             if self.calls.get(call.seq) is call:
                 self._act(call)
-        if has_ended:
+        if consequences.has_ended:
             self._host.drive_ended(self)
             self.loop.drop()
             return
-        if wants_messages:
+        if not self._is_stepping:
+            self._commit()
+        if consequences.wants_messages:
             self._host.look_for_messages(self)
         self._host.turn_committed(self)
 
@@ -1034,7 +1034,7 @@ class Drive:
     @property
     def is_still(self) -> bool:
         """Whether nothing goes on but attempts, and all of it is on disk."""
-        return self.is_live and not (self.uncommitted or self._arrivals or self._is_stepping)
+        return self.is_live and not (self._in_flight or self._arrivals or self._is_stepping)
 
     def stop(self, error: BaseException) -> None:
         """Give the run up because of an error; it stays as the journal has it."""
@@ -1049,16 +1049,34 @@ class Drive:
             self._arrivals = None
             self.loop.drop()
 
-    def suspension(self) -> Append:
-        """The last append of a drive that is given up in good order: which calls never began, and which are stopped."""
-        running = self.running()
-        deferred = [call.seq for call in running if call.running is None]
-        stopped = [call.seq for call in running if call.running is not None]
+    def surrender(self) -> Append | None:
+        """Give the drive up in good order. What is still to be written: turns that wait, and which calls stop here."""
         self.suspend()
-        self._recorder.record(
-            EntryType.WORKFLOW_SUSPENDED, f'"deferred":{_numbers(deferred)},"stopped":{_numbers(stopped)}'
-        )
-        return self._recorder.turn(None, None)
+        if not self.is_live:
+            return None
+        running = self.running()
+        if running:
+            deferred = [call.seq for call in running if call.running is None]
+            stopped = [call.seq for call in running if call.running is not None]
+            facts = f'"deferred":{_numbers(deferred)},"stopped":{_numbers(stopped)}'
+            self._recorder.record(EntryType.WORKFLOW_SUSPENDED, facts)
+        if self._recorder.is_empty:
+            return None
+        if self._is_stepping:
+            # The body was left within a turn. Who looks for runs that nobody drives must find it, to go on with that.
+            return self._recorder.turn(*_RUNNING)
+        status, wake_at = self._row if self.is_ended else self._status()
+        return self._recorder.turn(status, wake_at)
+
+
+class _Consequences(NamedTuple):
+    """What is to be done once an append is on disk."""
+
+    taken: Sequence[int]
+    starts: Sequence[Call]
+    stops: Sequence[Call]
+    wants_messages: bool
+    has_ended: bool
 
 
 _RUNNING: Final = (RunStatus.RUNNING, None)

@@ -6,16 +6,19 @@ Without a block they open the default app of the running event loop, which close
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
+from pydantic import ValidationError
+
 from satay.app import App, app_of_block
+from satay.arguments import checked_count, checked_duration, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.comparison import Comparison
 from satay.context import current_schedule
 from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
-from satay.errors import UsageError
+from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle
 from satay.model import MISSING, Missing
 from satay.scheduler import SchedulerSettings
@@ -23,6 +26,15 @@ from satay.settings import Settings
 from satay.threads import DEFAULT_THREADS
 
 R = TypeVar("R")
+
+MAX_RESIDENT: Final = 10_000_000
+"""The largest `max_resident` of an app."""
+
+MAX_THREADS: Final = 10_000
+"""The largest `max_threads` of an app."""
+
+SHORTEST_PERIOD_SECONDS: Final = 0.001
+"""The shortest lease, and the shortest time between two looks at the journal."""
 
 _default_apps: "WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[App, AsyncGenerator[None, None]]]" = (
     WeakKeyDictionary()
@@ -52,27 +64,47 @@ def run_app(
     of life others may take this process's runs over; `poll_seconds` is how often messages of other processes are looked
     for; `grace_seconds` is what running attempts get when the block ends; `max_resident` waiting runs stay in memory;
     `max_threads` plain tasks run at a time. `clock` and `chance` are for tests.
+
+    Raises `InvalidValueError` for a setting, given or in the environment, that cannot be used. Entering the block
+    raises a `JournalError` where the journal cannot be opened.
     """
     given: dict[str, Any] = {
         "database_url": url,
-        "data_dir": None if data_dir is None else Path(data_dir),
+        "data_dir": data_dir,
         "nondeterminism": nondeterminism,
         "synchronous": synchronous,
         "allow_pickle": allow_pickle,
     }
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    settings = _settings({name: value for name, value in given.items() if value is not None})
     if data_dir is not None and url is None:
         settings = settings.model_copy(update={"database_url": None})
     scheduling = SchedulerSettings(
         recover=recover,
-        lease_seconds=lease_seconds,
-        poll_seconds=poll_seconds,
-        grace_seconds=grace_seconds,
-        max_resident=max_resident,
-        max_threads=max_threads,
+        lease_seconds=_checked_period(lease_seconds, "lease_seconds"),
+        poll_seconds=_checked_period(poll_seconds, "poll_seconds"),
+        grace_seconds=checked_duration(grace_seconds, "grace_seconds"),
+        max_resident=checked_count(max_resident, "max_resident", 0, MAX_RESIDENT),
+        max_threads=checked_count(max_threads, "max_threads", 1, MAX_THREADS),
         drive=DriveSettings(settings.nondeterminism, settings.allow_pickle),
     )
     return App(settings, scheduling, clock or SystemClock(), chance or Chance())
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{problem['loc'][0]} is {shown(problem['input'])}: {problem['msg']}" for problem in error.errors()
+        )
+        raise InvalidValueError(f"the settings of the app cannot be used: {problems}") from None
+
+
+def _checked_period(seconds: float, name: str) -> float:
+    period = checked_duration(seconds, name)
+    if period < SHORTEST_PERIOD_SECONDS:
+        raise InvalidValueError(f"{name} is {shown(seconds)}; it must be at least {SHORTEST_PERIOD_SECONDS} seconds")
+    return period
 
 
 def run(workflow: Workflow[P, R], input: Any = MISSING, **options: Any) -> R:

@@ -61,6 +61,11 @@ class Recorder:
         """Whether the turn at hand has nothing to write."""
         return not self._entries and not self._opened and not self._closed
 
+    @property
+    def pending(self) -> int:
+        """How many entries wait to be written."""
+        return len(self._entries)
+
     def record(self, type: str, facts: str, text: str | None = None) -> Entry:
         """Add an entry to the turn."""
         payload, blob = lay_out(type, facts, text)

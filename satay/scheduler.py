@@ -10,7 +10,7 @@ import contextvars
 import heapq
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,7 +113,8 @@ class Scheduler:
         """Register as an owner, and begin to look for what is due."""
         enter(self.owner_id)
         await self.journal.heartbeat(self._owner())
-        self._seen_message, _ = await self.journal.deliverable(1 << 62, 1)
+        if not self.settings.recover:  # Else what nobody took while its run had no driver is for this process too.
+            self._seen_message, _ = await self.journal.deliverable(1 << 62, 1)
         self._beat = self._loop.create_task(self._keep_lease(), context=self._context.copy())
         self._poll = self._loop.create_task(self._keep_looking(), context=self._context.copy())
 
@@ -134,10 +135,9 @@ class Scheduler:
     async def _drain(self) -> None:
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
-        unfinished = [drive for drive in self._drives.values() if drive.is_live and not drive.is_ended and drive.active]
-        suspensions = [drive.suspension() for drive in unfinished]
+        appends = [append for drive in self._drives.values() if (append := drive.surrender()) is not None]
         await _ended({*self._attempts, *self._background, *self._taking_over.values()})
-        await asyncio.gather(*map(self.journal.append, suspensions), return_exceptions=True)
+        await asyncio.gather(*map(self.journal.append, appends), return_exceptions=True)
         await self.journal.retire(self.owner_id)
 
     def _let_go(self) -> None:
@@ -261,7 +261,7 @@ class Scheduler:
     async def _load(self, claim: Claim, definition: Workflow[..., Any]) -> Drive:
         try:
             entries = await self.read_all(claim.lease.run_id)
-            blobs = await self.journal.blobs(needed_blobs(entries))
+            blobs = await self.read_values(claim.lease.run_id, entries, needed_blobs(entries))
             origin = origin_of(claim.lease.run_id, entries, blobs)
             drive = Drive(self, claim.lease, definition, origin, entries, blobs)
         except BaseException:
@@ -286,6 +286,17 @@ class Scheduler:
             entries += page
             if len(page) < MAX_PAGE:
                 return entries
+
+    async def read_values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
+        """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
+        try:
+            return await self.journal.blobs(digests)
+        except JournalCorruptError as error:
+            where = [
+                entry for entry in entries if (digest := blob_reference(entry)) is not None and digest in str(error)
+            ]
+            named = f"entry {where[0].seq} ({where[0].type})" if where else "an entry"
+            raise JournalCorruptError(f"{named} of run {run_id!r} cannot be read: {error}") from error
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
@@ -570,7 +581,7 @@ class Scheduler:
         text = value_text(last)
         reference = blob_reference(last) if text is None else None
         if reference is not None:
-            text = (await self.journal.blobs([reference]))[reference]
+            text = (await self.read_values(record.run_id, [last], {reference}))[reference]
         return Ending(record.status, text, facts(last).get("continued_as") if text is None else None)
 
     # --- background ---------------------------------------------------------------------------------------------------
@@ -736,8 +747,10 @@ class Scheduler:
     def _fire(self, drive: Drive) -> None:
         """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first."""
         if drive.open_waits:
-            drive.pins += 2  # One is for the look at the inbox.
-            self._spawn(self._look_then_fire(drive))
+            # A wait that is not on disk yet finds no message. A drive that is not still asks to be woken again.
+            if drive.is_still:
+                drive.pins += 2  # One is for the look at the inbox.
+                self._spawn(self._look_then_fire(drive))
         else:
             drive.fire_due(self.clock.now())
 

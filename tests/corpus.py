@@ -23,6 +23,9 @@ from satay.testing import AppUnderTest, Faults, ManualClock, open_app, pause, se
 
 RUN_ID: Final = "r"
 
+NEVER_SECONDS: Final = 1e6
+"""How often the journal is polled: what is woken by polling only would hang here, and so be found."""
+
 began: list[tuple[str, str, int | str | None]] = []
 """The attempts whose body began, in this process: run, task, and ordinal or key."""
 
@@ -454,7 +457,8 @@ async def no_script(app: AppUnderTest, run_id: str) -> None:
 class Shape:
     """A workflow, its input, and what happens to its run from outside. `script` may be repeated without a change.
 
-    `is_ordered`: the entries come in one order only. `is_steady`: they are always the same entries. `recover`: it takes an app that recovers all runs to end them all.
+    `is_ordered`: the entries come in one order only. `is_steady`: they are always the same entries. `recover`: a child
+    may be left when its parent ends, so it takes an app that recovers all runs to end them all.
     """
 
     workflow: satay.Workflow[..., Any]
@@ -521,7 +525,7 @@ async def run_until_crash(
 ) -> tuple[list[Any] | None, datetime]:
     """Start or go on with the run of a shape. How it ended, or None where the app crashed; and what time it is then."""
     clock = ManualClock(start, autojump=True)
-    async with open_app(place, clock=clock, faults=faults, recover=shape.recover) as app:
+    async with open_app(place, clock=clock, faults=faults, recover=shape.recover, poll_seconds=NEVER_SECONDS) as app:
         ending = asyncio.ensure_future(_run(app, shape))
         await asyncio.wait((ending, faults.crashed), return_when=asyncio.FIRST_COMPLETED)
         if not faults.is_crashed:

@@ -282,7 +282,8 @@ def test_a_crash_anywhere_in_a_cancellation_still_ends_it(append: int, tmp_path:
             handle = app.start(tidies, run_id="r")
             with contextlib.suppress(satay.SatayError, asyncio.CancelledError):
                 await handle
-                await asyncio.wait([asyncio.ensure_future(settle(app)), faults.crashed], return_when=asyncio.FIRST_COMPLETED)
+                settling = asyncio.ensure_future(settle(app))
+                await asyncio.wait([settling, faults.crashed], return_when=asyncio.FIRST_COMPLETED)
                 await handle.cancel()
                 await handle.result()
         async with open_app(tmp_path) as app:
@@ -960,7 +961,7 @@ def test_runs_that_are_not_in_memory_wake_when_their_timers_are_due(max_resident
     results = in_loop(run())
 
     for asked, slept in zip((60.0, 20.0, 40.0), results, strict=True):
-        assert asked <= slept <= asked + 2.0
+        assert asked <= slept <= asked + 1.0
 
 
 def test_a_run_that_is_not_in_memory_can_be_cancelled(tmp_path: Path) -> None:

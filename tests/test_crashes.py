@@ -3,8 +3,6 @@
 Short as part of all tests; with SATAY_TORTURE=long hundreds of processes die.
 """
 
-import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -14,16 +12,14 @@ from typing import Any, Final
 import pytest
 
 from satay.model import TERMINAL_ENTRIES, EntryType
-from satay.replay import facts, outcome_call, value_text
+from satay.replay import facts, outcome_call
 from tests.programs.effects import read_effects, read_lines
 from tests.programs.starting import Program, all_of, module
 from tests.programs.worker import RESULTS
 from tests.programs.workload import expected
 from tests.test_invariants import History, check_calls, check_continued, check_well_formed
 
-IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
-
-RUNS: Final = 12
+RUNS: Final = 16
 """How many runs the processes drive, forks and children apart."""
 
 LONGEST_LIFE_SECONDS: Final = 0.3
@@ -36,13 +32,21 @@ def start_worker(place: Path, *options: str) -> Program:
 
 def kill_at_random(place: Path, chance: random.Random, workers: int) -> None:
     """Start some processes on the same file, and kill each of them at some moment."""
-    options = [["--recover"] if chance.random() < 0.5 else [] for _ in range(workers)]
-    with all_of([start_worker(place, *chosen) for chosen in options]) as programs:
+    with all_of([start_worker(place, *random_options(chance)) for _ in range(workers)]) as programs:
         for program in programs:
             program.wait_for("ready")
         for program in chance.sample(programs, len(programs)):
             time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS) / workers)
             program.kill()
+
+
+def random_options(chance: random.Random) -> list[str]:
+    recover = ["--recover"] if chance.random() < 0.5 else []
+    return [
+        *recover,
+        f"--nondeterminism={chance.choice(['strict', 'warn', 'off'])}",
+        f"--max-resident={chance.choice([0, 2, 4096])}",
+    ]
 
 
 def read_history(place: Path) -> History:
@@ -68,6 +72,20 @@ def check_nothing_ran_after_its_completion(place: Path, history: History) -> Non
                 call = (run_id, known["task"], known["key"] if "key" in known else known["ordinal"])
 
                 assert all(at <= entry.at for at in began.get(call, [])), (call, entry, began[call])
+
+
+def check_nothing_external_was_repeated_blindly(place: Path, history: History) -> None:
+    """An external call is made once, and once more for each time that someone decided so."""
+    began = Counter(effect.call for effect in read_effects(place / "effects", ["began"]))
+    for run_id, entries in history.entries.items():
+        for entry in entries:
+            if entry.type == EntryType.TASK_SCHEDULED and facts(entry).get("effect") == "external":
+                known = facts(entry)
+                decisions = sum(
+                    other.type == EntryType.DECISION_MADE and facts(other)["call"] == entry.seq for other in entries
+                )
+
+                assert began[run_id, known["task"], known["ordinal"]] <= 1 + decisions, (run_id, entry)
 
 
 def check_unfinished(history: History) -> None:
@@ -110,6 +128,7 @@ def torment(place: Path, seed: str, kills: int) -> None:
     check_continued(recovered, after)
     check_well_formed(after)
     check_nothing_ran_after_its_completion(place, after)
+    check_nothing_external_was_repeated_blindly(place, after)
     acknowledged = read_acknowledged(place)
 
     assert expected(RUNS) == acknowledged
@@ -124,4 +143,9 @@ def test_no_death_of_a_process_loses_or_repeats_anything(tmp_path: Path) -> None
 @pytest.mark.torture
 @pytest.mark.parametrize("number", range(40))
 def test_no_deaths_of_hundreds_of_processes_lose_or_repeat_anything(number: int, tmp_path: Path) -> None:
-    torment(tmp_path / "place", f"{number} {random.random() if IS_LONG else ''}", kills=12)
+    seed = f"{number} {random.random()}"
+    try:
+        torment(tmp_path / "place", seed, kills=12)
+    except BaseException as error:
+        error.add_note(f"seed {seed!r}")
+        raise

@@ -970,7 +970,7 @@ async def big(name: str) -> str:
 @satay.workflow(name="forks.large")
 async def large(text: str) -> list[int]:
     first = await big("one")
-    second = await big(first[:3])
+    second = await big(first[:2])
     return [len(text), len(first), len(second), len(await step("end"))]
 
 
@@ -983,7 +983,7 @@ async def test_large_values_in_the_prefix_are_shared_with_the_source(tmp_path: P
         other = await satay.fork("src", before_task="forks.step", workflow_input=BIG + "y", run_id="other")
 
         assert expected == result
-        assert ["one"] == ran[:1]
+        assert ["on", "end"] == ran
         assert [300_001, *expected[1:]] == await other.result()
         assert count + 1 == blob_count(app)
         await check_prefix(app, "src", fork.fork_receipt)
@@ -1409,7 +1409,7 @@ async def test_a_large_value_that_was_lost_after_the_cut_is_not_needed(app: AppU
     connection.close()
     fork = await satay.fork("src", before_task="forks.big", before_ordinal=1)
 
-    assert [5, 300_003, 300_003, 3] == await fork.result()
+    assert [5, 300_003, 300_002, 3] == await fork.result()
     with pytest.raises(JournalCorruptError):
         await satay.fork("src", before_task="forks.step")
 
@@ -2231,9 +2231,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_fork_that_nobody_drives(tmp_
     faults = Faults().stall_after(type=EntryType.RUN_FORKED)
     async with open_app(tmp_path, faults=faults) as app:
         making = asyncio.ensure_future(satay.fork("src", before_task="forks.synthesize", run_id="fork"))
-        while not faults.is_stalled:
-            making.cancel() if faults.entries_written else None
-            await asyncio.sleep(0)
+        await faults.stalled
         making.cancel()
         await asyncio.wait([making])
         faults.go_on()

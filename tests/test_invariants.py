@@ -33,7 +33,7 @@ from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call
 from satay.stores import sqlite_reads as reads
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
-from tests.corpus import RUN_ID, SHAPES, Shape, began, begin, no_script, outcome_of, run_until_crash
+from tests.corpus import NEVER_SECONDS, RUN_ID, SHAPES, Shape, began, begin, no_script, outcome_of, run_until_crash
 
 T = TypeVar("T")
 
@@ -273,7 +273,7 @@ async def check_fork(
 ) -> None:
     before = History.of(reference.place)
     clock = ManualClock(to_datetime(source[seq - 1].at), autojump=True)
-    async with open_app(reference.place, clock=clock) as app:
+    async with open_app(reference.place, clock=clock, poll_seconds=NEVER_SECONDS) as app:
         try:
             fork = await app.fork(source_id, fork_point_seq=seq, run_id=fork_id)
         except ForkValidationError:
@@ -378,7 +378,7 @@ def test_a_process_with_other_hashes_goes_on_where_another_was_killed(tmp_path: 
 def test_crashes_at_random_change_nothing(shape: Shape, tmp_path: Path) -> None:
     async def check() -> None:
         reference = await undisturbed(tmp_path / "reference", shape)
-        for seed in range(200):
+        for seed in range(50):
             await check_random_crashes(tmp_path / "crashed", shape, reference, seed, crashes=1 + seed % 4)
         await check_forks(reference, shape, RUN_ID, depth=3)
 
@@ -532,7 +532,8 @@ def shape_of(program: Program) -> Shape:
             await app.send_event("invariants.event", f"sent to {key}", key=key, event_id=f"{run_id} {key}")
 
     is_alone = not has_form(program, ("event", "child"))
-    return Shape(interpret, program, script=send if keys else no_script, is_steady=is_alone)
+    script = send if keys else no_script
+    return Shape(interpret, program, script=script, is_steady=is_alone, recover=has_form(program, ("child",)))
 
 
 async def check_program(place: Path, program: Program) -> None:

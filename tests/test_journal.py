@@ -1340,7 +1340,7 @@ async def test_a_lone_surrogate_is_one_clear_error(
     "call",
     [
         lambda journal, lease: journal.append(Append(lease, [FIRST._replace(seq=2, at=2**63)], T0)),
-        lambda journal, lease: journal.append(Append(lease, entries(), 2**64)),
+        lambda journal, lease: journal.append(Append(lease, entries(), 2**64, RunStatus.WAITING)),
         lambda journal, _: journal.due(2**63, None, 10),
     ],
 )

@@ -20,11 +20,11 @@ from satay.app import App
 from satay.clock import Chance, SystemClock
 from satay.errors import JournalBusyError
 from satay.journal import Journal
-from satay.model import EntryType
+from satay.model import EntryType, RunStatus
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects, read_lines
-from tests.programs.starting import Ended, Program, all_of, module, wait_until
+from tests.programs.starting import Ended, Program, all_of, module, promptly, wait_until
 from tests.programs.worker import RESULTS
 from tests.programs.workload import countdown, expected, gated
 from tests.test_invariants import History, check_well_formed
@@ -32,9 +32,6 @@ from tests.test_invariants import History, check_well_formed
 IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
 
 LEASE_SECONDS: Final = 0.5
-
-PROMPT_SECONDS: Final = 2.0
-"""Within this time a process ends that has nothing left to do."""
 
 
 def read_history(place: Path) -> History:
@@ -46,7 +43,7 @@ def read_history(place: Path) -> History:
 
 def check_eight_processes(place: Path) -> None:
     """Eight processes start, attach to, and fork the same runs at the same time."""
-    count = 18 if IS_LONG else 6
+    count = 24 if IS_LONG else 8
     place.mkdir()
     workers = [
         module("worker", place, count, *(["--recover"] if number % 2 else []), effects=place / "effects")
@@ -88,7 +85,7 @@ GATED = """
 import asyncio, sys
 from pathlib import Path
 import satay
-from tests.programs.workload import gated
+from tests.programs.workload import gated, waiting
 
 async def main():
     place = Path(sys.argv[1])
@@ -167,6 +164,34 @@ def test_a_process_that_was_stopped_beyond_its_lease_writes_nothing_and_answers_
     assert 1 == types_of(tmp_path).count(EntryType.WORKFLOW_COMPLETED)
 
 
+def test_a_process_that_was_stopped_while_its_run_waits_answers_with_the_others_result(tmp_path: Path) -> None:
+    wait = 'print(await app.start(waiting, 1, run_id="waiting").result(), flush=True)'
+    send = (
+        'await app.start(waiting, 1, run_id="waiting"); await app.send_event("workload.go", "came", run_id="waiting")'
+    )
+    with start_gated(tmp_path, wait) as stopped:
+        stopped.wait_for("open")
+        wait_until(lambda: [RunStatus.WAITING] == statuses_of(tmp_path))
+        stopped.send_signal(signal.SIGSTOP)
+        time.sleep(2 * LEASE_SECONDS)
+        with start_gated(tmp_path, f"{send}; {wait}") as other:
+            assert "['came', 2]" == other.end().last_line
+        before = dump(tmp_path)
+        stopped.send_signal(signal.SIGCONT)
+        ended = stopped.end()
+
+    assert (0, "['came', 2]") == (ended.status, ended.last_line), ended
+    assert before == dump(tmp_path)
+
+
+def statuses_of(place: Path) -> list[str]:
+    connection = sqlite3.connect(place / "satay.db")
+    try:
+        return [status for (status,) in connection.execute("SELECT status FROM runs")]
+    finally:
+        connection.close()
+
+
 def test_a_process_that_was_stopped_takes_its_run_back_if_nobody_took_it(tmp_path: Path) -> None:
     with start_gated(tmp_path) as stopped:
         wait_for_attempt(tmp_path)
@@ -184,7 +209,7 @@ def test_a_process_that_is_stopped_and_goes_on_again_and_again_shares_the_runs_w
     place = tmp_path / "place"
     place.mkdir()
     chance = random.Random("stop and go")
-    workers = [module("worker", place, 12, "--recover", effects=place / "effects") for _ in range(2)]
+    workers = [module("worker", place, 16, "--recover", effects=place / "effects") for _ in range(2)]
     with all_of(workers):
         for worker in workers:
             worker.wait_for("ready")
@@ -198,7 +223,7 @@ def test_a_process_that_is_stopped_and_goes_on_again_and_again_shares_the_runs_w
 
     assert [(0, ""), (0, "")] == [(ended.status, ended.errors) for ended in ends]
     check_well_formed(read_history(place))
-    assert expected(12) == {line["run_id"]: line["result"] for line in read_lines(place / RESULTS)}
+    assert expected(16) == {line["run_id"]: line["result"] for line in read_lines(place / RESULTS)}
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -211,7 +236,7 @@ def test_sigterm_lets_a_running_attempt_finish_and_ends_the_process_as_the_signa
         time.sleep(0.1)
         assert program.is_running
         open_gate(tmp_path)
-        ended = program.end(PROMPT_SECONDS)
+        ended = program.end(promptly())
     types = types_of(tmp_path)
 
     assert (-signal.SIGTERM, "open\n", "") == (ended.status, ended.output, ended.errors), ended
@@ -233,7 +258,7 @@ def test_sigint_is_a_keyboard_interrupt_and_lets_a_running_attempt_finish(tmp_pa
         time.sleep(0.1)
         assert program.is_running
         open_gate(tmp_path)
-        ended = program.end(PROMPT_SECONDS)
+        ended = program.end(promptly())
 
     assert -signal.SIGINT == ended.status, ended
     assert ended.errors.endswith("\nKeyboardInterrupt\n"), ended
@@ -251,7 +276,7 @@ def test_an_attempt_that_lasts_longer_than_the_grace_time_is_stopped_and_made_ag
     with start_gated(tmp_path, grace=0.1) as program:
         wait_for_attempt(tmp_path)
         program.send_signal(number)
-        ended = program.end(PROMPT_SECONDS)
+        ended = program.end(promptly())
     types = types_of(tmp_path)
 
     assert -number == ended.status, ended
@@ -271,7 +296,7 @@ def test_a_second_signal_ends_the_process_at_once(number: signal.Signals, tmp_pa
         time.sleep(0.1)
         assert program.is_running
         program.send_signal(number)
-        ended = program.end(PROMPT_SECONDS)
+        ended = program.end(promptly())
 
     assert ended.status in (-number, 128 + number), ended
     open_gate(tmp_path)
@@ -290,7 +315,7 @@ def test_a_process_that_drains_keeps_its_runs_until_it_is_done(tmp_path: Path) -
             assert draining.is_running
             assert 1 == attempts_by_call(tmp_path)["gated", "workload.wait_for_file", 0]
             open_gate(tmp_path)
-            assert -signal.SIGTERM == draining.end(PROMPT_SECONDS).status
+            assert -signal.SIGTERM == draining.end(promptly()).status
             assert 0 == other.end().status
 
     pids = {effect.task: effect.pid for effect in read_effects(tmp_path / "effects")}
@@ -307,7 +332,7 @@ def test_a_run_can_be_cancelled_while_its_process_drains(tmp_path: Path) -> None
         draining.send_signal(signal.SIGTERM)
         with start_gated(tmp_path, cancel) as other:
             assert 0 == other.end().status
-        ended = draining.end(PROMPT_SECONDS)
+        ended = draining.end(promptly())
 
     assert -signal.SIGTERM == ended.status, ended
     assert EntryType.WORKFLOW_CANCELLED == types_of(tmp_path)[-1]
@@ -367,6 +392,16 @@ async def waiting() -> None:
 @satay.workflow
 async def leaving(status: int) -> None:
     await leave(status)
+
+@satay.workflow
+async def leaving_at_once(status: int) -> None:
+    await satay.sleep(0.01)
+    sys.exit(status)
+
+@satay.workflow
+async def interrupted() -> None:
+    await satay.sleep(0.01)
+    raise KeyboardInterrupt
 
 @satay.workflow
 async def leaving_from_thread(status: int) -> None:
@@ -568,6 +603,32 @@ SCRIPTS: Final[dict[str, tuple[int, str]]] = {
         asyncio.run(main())
         """,
     ),
+    "sys.exit in a workflow, in a block": (
+        7,
+        """
+        async def main():
+            async with app():
+                await satay.start(leaving_at_once, 7).result()
+        asyncio.run(main())
+        """,
+    ),
+    "sys.exit in a workflow, in the default app": (
+        7,
+        """
+        async def main():
+            await satay.start(leaving_at_once, 7).result()
+        asyncio.run(main())
+        """,
+    ),
+    "KeyboardInterrupt in a workflow": (
+        -signal.SIGINT,
+        """
+        async def main():
+            async with app():
+                await satay.start(interrupted).result()
+        asyncio.run(main())
+        """,
+    ),
     "an app that is opened by hand and never closed": (
         ENDED_WELL,
         """
@@ -744,7 +805,7 @@ SCRIPTS: Final[dict[str, tuple[int, str]]] = {
 
 
 def run_script(directory: Path, source: str) -> Ended:
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     script = directory / "script.py"
     script.write_text(SCRIPT + textwrap.dedent(source), encoding="utf-8")
     with Program([script], directory=directory) as program:
@@ -772,7 +833,29 @@ def test_a_script_ends_promptly_and_silently_however_it_ends(name: str, tmp_path
 
     assert status == ended.status, ended
     check_errors(status, ended)
-    assert ended.seconds < PROMPT_SECONDS, ended
+    assert ended.seconds < promptly(), ended
+
+
+def test_a_run_whose_workflow_ended_the_process_goes_on_when_the_code_is_corrected(tmp_path: Path) -> None:
+    leave = """
+    @satay.workflow(name="faulty")
+    async def faulty() -> int:
+        await satay.sleep(0.01)
+        {line}
+    async def main():
+        async with satay.run_app(recover=True, poll_seconds=0.01) as opened:
+            if {is_first}:
+                await opened.start(faulty, run_id="faulty").result()
+            while not (await opened.run("faulty")).status.is_terminal:
+                await asyncio.sleep(0.01)
+            print(await opened.handle("faulty").result())
+    asyncio.run(main())
+    """
+    ended = run_script(tmp_path / "place", leave.format(line="sys.exit(7)", is_first=True))
+    corrected = run_script(tmp_path / "place", leave.format(line="return 3", is_first=False))
+
+    assert (7, "") == (ended.status, ended.errors), ended
+    assert (0, "3") == (corrected.status, corrected.last_line), corrected
 
 
 # --- opening, closing and recovering in any interleaving --------------------------------------------------------------
@@ -806,12 +889,12 @@ def test_an_app_that_is_cancelled_after_any_number_of_ticks_leaves_nothing_behin
         for _ in range(ticks):
             await asyncio.sleep(tick_seconds)
         task.cancel()
-        async with asyncio.timeout(PROMPT_SECONDS):
+        async with asyncio.timeout(promptly()):
             await asyncio.wait({task})
 
         assert task.cancelled(), ticks
         assert {asyncio.current_task()} == asyncio.all_tasks(), ticks
-        wait_until(lambda: threads == set(threading.enumerate()), PROMPT_SECONDS)
+        wait_until(lambda: threads == set(threading.enumerate()), promptly())
         assert [] == owners_of(place), ticks
 
     async def main() -> None:
@@ -851,14 +934,14 @@ def live_runs(place: Path) -> list[str]:
 
 def check_a_recoverer_ends_what_killed_processes_leave(place: Path, chance: random.Random, kills: int) -> None:
     place.mkdir()
-    with module("worker", place, 12, "--keep-recovering", effects=place / "effects") as recoverer:
+    with module("worker", place, 16, "--keep-recovering", effects=place / "effects") as recoverer:
         recoverer.wait_for("open")
         for _ in range(kills):
-            with module("worker", place, 12, effects=place / "effects") as killed:
+            with module("worker", place, 16, effects=place / "effects") as killed:
                 killed.wait_for("ready")
                 time.sleep(chance.uniform(0, 0.3))
                 killed.kill()
-            wait_until(lambda: not live_runs(place), seconds=2 + PROMPT_SECONDS)  # The lease, and then some.
+            wait_until(lambda: not live_runs(place), seconds=2 + promptly())  # The lease, and then some.
         assert recoverer.is_running
     check_well_formed(read_history(place))
 
@@ -876,13 +959,13 @@ def test_what_killed_processes_leave_is_always_ended_by_one_that_runs_all_the_ti
 def test_a_database_that_is_locked_while_a_process_recovers_loses_nothing(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    with module("worker", place, 12, effects=place / "effects") as killed:
+    with module("worker", place, 16, effects=place / "effects") as killed:
         killed.wait_for("ready")
         wait_until(lambda: bool(read_effects(place / "effects")))
         killed.kill()
     lock = sqlite3.connect(place / "satay.db", isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
-    with module("worker", place, 12, "--only-recover", effects=place / "effects") as recoverer:
+    with module("worker", place, 16, "--only-recover", effects=place / "effects") as recoverer:
         recoverer.wait_for("ready")
         time.sleep(2.0)
         assert recoverer.is_running

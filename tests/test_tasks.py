@@ -1,9 +1,11 @@
 """Tasks as a workflow sees them: attempts, timeouts, effects and decisions, keys, usage, threads, and their values."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import math
+import sqlite3
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -12,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -24,6 +26,7 @@ from satay.errors import (
     CodecError,
     EncodeError,
     InvalidValueError,
+    JournalCorruptError,
     NeedsDecisionError,
     PickleNotAllowedError,
     RunNotFoundError,
@@ -460,6 +463,72 @@ def test_an_exit_in_a_task_ends_the_process_and_is_no_failure_of_the_call(
     assert "stayed" == result
     assert EntryType.TASK_FAILED not in types
     assert EntryType.TASK_ATTEMPT_FAILED not in types
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_a_body_ends_the_process_and_is_no_failure_of_the_run(
+    kind: type[BaseException], tmp_path: Path
+) -> None:
+    @satay.workflow
+    async def leaves() -> str:
+        ran.append("leaves")
+        await satay.sleep(1.0)
+        if len(ran) == 1:
+            raise kind(3)
+        return "stayed"
+
+    async def first() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(leaves, run_id="r").result()
+
+    with pytest.raises(kind):
+        asyncio.run(first())
+
+    async def second() -> str:
+        async with open_app(tmp_path) as app:
+            return str(await app.resume("r").result())
+
+    assert "stayed" == in_loop(second())
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("place", ["task", "plain task", "body"])
+def test_an_odd_base_exception_is_a_failure_and_does_not_hang(place: str, tmp_path: Path) -> None:
+    @satay.task(name="tasks.stops", retries=3)
+    async def stops() -> None:
+        ran.append(1)
+        raise Stop("odd")
+
+    @satay.task(name="tasks.stops_plainly", retries=3)
+    def stops_plainly() -> None:
+        ran.append(1)
+        raise Stop("odd")
+
+    @satay.workflow(name="tasks.stopping")
+    async def stopping() -> None:
+        match place:
+            case "task":
+                await stops()
+            case "plain task":
+                await stops_plainly()
+            case _:
+                raise Stop("odd")
+
+    async def run() -> tuple[str, satay.RunStatus]:
+        async with open_app(tmp_path) as app:
+            handle = app.start(stopping, run_id="r")
+            with pytest.raises(satay.SatayError, match="odd") as caught:
+                await handle.result()
+            return str(caught.value), await handle.status()
+
+    message, status = in_loop(run())
+
+    assert "Stop: odd" in message
+    assert satay.RunStatus.FAILED == status
+    assert len(ran) <= 1
 
 
 def test_a_cancelled_error_that_a_task_raises_itself_is_its_failure(tmp_path: Path) -> None:
@@ -1198,6 +1267,7 @@ def test_the_input_is_typed_whatever_other_parameters_there_are(tmp_path: Path) 
         async with open_app(tmp_path) as app:
             results: list[Any] = [await app.start(works, Job("a", 2)).result()]
             results.append(await app.start(paints, Color.RED).result())
+            results.append(await app.start(paints, "red").result())
             for bad in (7, {"nome": "a"}, "text", None, object()):
                 with pytest.raises((CodecError, InvalidValueError), match="the input of workflow"):
                     app.start(works, bad)
@@ -1208,7 +1278,7 @@ def test_the_input_is_typed_whatever_other_parameters_there_are(tmp_path: Path) 
             results.append(len(await app.runs()))
             return results
 
-    assert [["Job", 2, False], "Color red", 2] == in_loop(run())
+    assert [["Job", 2, False], "Color red", "Color red", 3] == in_loop(run())
 
 
 # --- values that cannot be written ------------------------------------------------------------------------------------
@@ -1317,7 +1387,7 @@ def test_arguments_that_do_not_fit_the_signature_are_an_error_at_the_call(tmp_pa
     @satay.workflow
     async def calls() -> str:
         try:
-            await echo()  # type: ignore[call-arg]  # what a user can do wrong
+            await cast(Any, echo)()
         except satay.SatayError as error:
             return str(error)
         return "called"
@@ -1490,6 +1560,43 @@ def test_values_beyond_the_threshold_go_through_every_place_and_are_stored_once(
     assert {"input_blob", "result_blob", "payload_blob"} == set(fields)
     # The text itself and as an argument list or result, not one for each entry.
     assert blobs < len(fields) / 2
+
+
+def test_five_megabytes_go_through(tmp_path: Path) -> None:
+    @satay.task
+    async def gives() -> bytes:
+        return b"\x00" * 5_000_000
+
+    @satay.workflow
+    async def asks() -> int:
+        data = await gives()
+        await satay.sleep(1.0)
+        return len(data)
+
+    assert 5_000_000 == in_loop(drive_twice(tmp_path, asks))
+
+
+def test_a_blob_that_is_lost_is_an_error_that_names_it_and_harms_nothing(tmp_path: Path) -> None:
+    @satay.workflow
+    async def asks() -> int:
+        text = await echo(BIG)
+        await satay.wait_for_event("go")
+        return len(text)
+
+    async def run() -> str:
+        async with open_app(tmp_path, clock=ManualClock()) as app:
+            await app.start(asks, run_id="r")
+            await settle(app)
+            count = len(await entries_of(app, "r"))
+        with contextlib.closing(sqlite3.connect(tmp_path / "satay.db")) as database, database:
+            database.execute("DELETE FROM blobs")
+        async with open_app(tmp_path) as app:
+            with pytest.raises(JournalCorruptError) as caught:
+                await app.resume("r").result()
+            assert count == len(await entries_of(app, "r"))
+            return str(caught.value)
+
+    assert "entry 3 (TaskCompleted) of run 'r' cannot be read" in in_loop(run())
 
 
 def test_a_large_error_is_recorded_and_read_back(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from satay.errors import JournalBusyError, SatayError
-from satay.journal import Blob
+from satay.journal import Append, Blob
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
 from satay.stores.sqlite_errors import explain
@@ -46,8 +46,9 @@ class GroupCommit:
 
     def commit(self, group: Sequence[Write]) -> list[object]:
         """Perform the calls in order. Answers, for each, what it returned or the error that it is to raise."""
-        if len(group) == 1 and self._commit_plainly(group[0]):
-            return [None]
+        are_plain = all(write.fn is writes.append and writes.is_plain(write.argument) for write in group)
+        if are_plain and self._commit_plainly([write.argument for write in group]):
+            return [None] * len(group)
         packed = [self._pack(write) if write.blobs else () for write in group]
         try:
             self._roll_back()
@@ -63,18 +64,25 @@ class GroupCommit:
             return [self._explain(error)] if len(group) == 1 else self._commit_each(group)
         return outcomes
 
-    def _commit_plainly(self, write: Write) -> bool:
-        """Perform an append of entries alone as one statement, its own transaction: half the work of a larger one.
+    def _commit_plainly(self, appends: Sequence[Append]) -> bool:
+        """Perform appends of entries alone: one as a single statement, its own transaction; several in bulk.
 
-        False if that did not succeed; then nothing was written, and a transaction will tell why.
+        False if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
         """
-        if write.fn is not writes.append or not writes.is_plain(write.argument) or self._connection.in_transaction:
-            return False
         try:
-            writes.extend(self._cursor, write.argument)
-        except Exception:  # whatever it is, the transaction that follows meets it again, and tells the caller
-            return False
-        return True
+            self._roll_back()
+            if len(appends) == 1 and len(appends[0].entries) <= writes.MAX_FENCED_ROWS:
+                writes.extend(self._cursor, appends[0])
+                return True
+            begin(self._connection, time.monotonic() + self._settings.busy_timeout_seconds)
+            if writes.extend_all(self._cursor, appends):
+                self._cursor.execute("COMMIT")
+                return True
+            self._roll_back()
+        except Exception:  # whatever it is, the transaction that follows meets it again, and tells the callers
+            with contextlib.suppress(sqlite3.Error):
+                self._roll_back()
+        return False
 
     def _commit_each(self, group: Sequence[Write]) -> list[object]:
         outcomes: list[object] = []

@@ -8,8 +8,8 @@ second attempt.
 import functools
 import sqlite3
 import zlib
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from satay.errors import JournalConflictError, MessageTakenError, RunExistsError, RunNotFoundError
 from satay.journal import CHILD_ENDED, Append, Blob, Claim, Lease, NewFork, NewRun, Owner, Posted, Wait
@@ -32,12 +32,19 @@ SAMPLE_BYTES: Final = 16 * 1024
 WORTHWHILE_RATIO: Final = 0.5
 """A blob whose sample does not shrink to this part of its size is stored as it is: compressing it takes too long."""
 
-_INSERT_EVENT: Final = "INSERT INTO events (run, seq, type, at, payload, digest) VALUES (?, ?, ?, ?, ?, ?)"
-
 _IS_HELD: Final = f"EXISTS (SELECT 1 FROM runs WHERE key = ? AND epoch = ? AND status IN {LIVE})"
 
 MAX_FENCED_ROWS: Final = 32
 """How many entries one fenced statement inserts; more of the same append follow it in the transaction."""
+
+
+EVENT_COLUMNS: Final = 6
+"""The columns of an event, each a parameter of its statement."""
+
+MAX_BULK_ROWS: Final = 512
+"""How many entries one statement inserts in a group of appends; a power of two, so that few statements serve all."""
+
+T = TypeVar("T")
 
 
 class NewMessage(NamedTuple):
@@ -213,9 +220,9 @@ def store_blobs(cursor: sqlite3.Cursor, blobs: Sequence[PackedBlob]) -> None:
 
 
 def is_plain(append: Append) -> bool:
-    """Whether an append adds entries, few enough for one statement, and changes nothing else."""
+    """Whether an append adds entries and changes nothing else."""
     changes = append.status or append.taken or append.closed or append.opened or append.blobs or append.successor
-    return not changes and 0 < len(append.entries) <= MAX_FENCED_ROWS
+    return not changes and len(append.entries) > 0
 
 
 def extend(cursor: sqlite3.Cursor, append: Append) -> None:
@@ -238,7 +245,9 @@ def extend(cursor: sqlite3.Cursor, append: Append) -> None:
     values += (lease.key, lease.epoch, lease.key, first - 1)
     try:
         inserted = cursor.execute(_fenced_insert(len(fenced)), values).rowcount
-    except sqlite3.IntegrityError:
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
+            raise
         inserted = 0
     if inserted != len(fenced):
         raise _explain_conflict(cursor, lease, first)
@@ -246,11 +255,63 @@ def extend(cursor: sqlite3.Cursor, append: Append) -> None:
         _insert_events(cursor, lease.key, entries[MAX_FENCED_ROWS:])
 
 
+def extend_all(cursor: sqlite3.Cursor, appends: Sequence[Append]) -> bool:
+    """Insert the entries of several plain appends if all of their fences hold. False, and nothing is written, if not.
+
+    A statement gives up the interpreter's lock and has to get it back from the busy event loop, so few large ones are
+    worth much more than their work.
+    """
+    rows: list[object] = []
+    for append in appends:
+        lease, entries = append.lease, append.entries
+        _check_sequence(entries, entries[0].seq, lease.run_id)
+        for entry in entries:
+            rows.append(lease.key)
+            rows += entry
+    if not all(_are_held(cursor, chunk) for chunk in _chunks(appends, MAX_BULK_ROWS)):
+        return False
+    for values in _chunks(rows, MAX_BULK_ROWS * EVENT_COLUMNS):
+        done = 0
+        while done < len(values):
+            size = 1 << (((len(values) - done) // EVENT_COLUMNS).bit_length() - 1)
+            cursor.execute(_bulk_insert(size), values[done : done + size * EVENT_COLUMNS])
+            done += size * EVENT_COLUMNS
+    return True
+
+
+def _are_held(cursor: sqlite3.Cursor, appends: Sequence[Append]) -> bool:
+    fences = [
+        number for append in appends for number in (append.lease.key, append.lease.epoch, append.entries[0].seq - 1)
+    ]
+    held = cursor.execute(
+        f"WITH fence (run, epoch, seq) AS (VALUES {_rows(3, len(appends))}) "
+        "SELECT count(*) FROM fence JOIN runs ON runs.key = fence.run AND runs.epoch = fence.epoch "
+        f"JOIN events ON events.run = fence.run AND events.seq = fence.seq WHERE runs.status IN {LIVE} "
+        "AND NOT EXISTS (SELECT 1 FROM events AS next WHERE next.run = fence.run AND next.seq = fence.seq + 1)",
+        fences,
+    ).fetchone()
+    return bool(held == (len(appends),))
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _rows(columns: int, rows: int) -> str:
+    return ", ".join([f"({', '.join('?' * columns)})"] * rows)
+
+
+@functools.cache
+def _bulk_insert(rows: int) -> str:
+    return f"INSERT INTO events (run, seq, type, at, payload, digest) VALUES {_rows(EVENT_COLUMNS, rows)}"
+
+
 @functools.cache
 def _fenced_insert(rows: int) -> str:
     return (
         "INSERT INTO events (run, seq, type, at, payload, digest) "
-        f"SELECT * FROM (VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}) "
+        f"SELECT * FROM (VALUES {_rows(EVENT_COLUMNS, rows)}) "
         f"WHERE {_IS_HELD} AND EXISTS (SELECT 1 FROM events WHERE run = ? AND seq = ?)"
     )
 
@@ -282,7 +343,7 @@ def _check_sequence(entries: Sequence[Entry], first: int, run_id: str) -> None:
 
 
 def _insert_events(cursor: sqlite3.Cursor, key: int, entries: Sequence[Entry]) -> None:
-    cursor.executemany(_INSERT_EVENT, [(key, *entry) for entry in entries])
+    cursor.executemany(_bulk_insert(1), [(key, *entry) for entry in entries])
 
 
 def _insert_run(cursor: sqlite3.Cursor, run: NewRun) -> Lease:

@@ -102,6 +102,7 @@ async def open_app(
     recover: bool = False,
     grace_seconds: float = 0.0,
     lease_seconds: float = LONG_SECONDS,
+    poll_seconds: float = 0.5,
     nondeterminism: Literal["strict", "warn", "off"] = "strict",
     allow_pickle: bool = False,
 ) -> AsyncIterator[AppUnderTest]:
@@ -121,6 +122,7 @@ async def open_app(
         scheduling = SchedulerSettings(
             recover=recover,
             lease_seconds=lease_seconds,
+            poll_seconds=poll_seconds,
             grace_seconds=grace_seconds,
             max_resident=max_resident,
             drive=DriveSettings(settings.nondeterminism, allow_pickle),

@@ -54,4 +54,6 @@ async def _costs(bench: Bench, name: str, runs: int, max_resident: int) -> Costs
         cwd=ROOT,
     )
     output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"parking {runs} runs failed with exit status {process.returncode}; see above")
     return Costs(**json.loads(output))

@@ -23,6 +23,7 @@ BATCH = 250
 
 PAGE = 1_000
 LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 120
 STATEMENT = Path("/proc/self/statm")
 
 
@@ -85,7 +86,7 @@ async def nap(seconds: float) -> float:
 
 
 async def park_and_wake(directory: Path, runs: int, max_resident: int, idle_seconds: float) -> Costs:
-    """Park so many runs twice, of which the second time is measured; rest; wake all of them."""
+    """Park so many runs twice; rest; wake all of them. Memory is measured the second time, when all caches are full."""
     clock = SkippableClock()
     async with satay.run_app(data_dir=directory, clock=clock, max_resident=max_resident) as app:
         await _park(app, runs)
@@ -115,8 +116,9 @@ async def _cpu_of_resting(seconds: float) -> float:
 
 
 async def _until(app: App, status: RunStatus, number: int) -> None:
-    while await _count(app, status) < number:  # noqa: ASYNC110  # the journal is asked, and rings no bell
-        await asyncio.sleep(LOOK_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await _count(app, status) < number:  # noqa: ASYNC110  # the journal is asked, and rings no bell
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _count(app: App, status: RunStatus) -> int:

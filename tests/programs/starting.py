@@ -1,5 +1,6 @@
 """Starting programs as processes, and making sure that none outlives its test."""
 
+import functools
 import os
 import select
 import subprocess
@@ -17,6 +18,9 @@ ROOT: Final = Path(__file__).parents[2]
 
 PATIENCE_SECONDS: Final = 60.0
 """After this long a process hangs, and so does what is waited for."""
+
+PROMPT_SECONDS: Final = 2.0
+"""Within this time a process ends that has nothing left to do."""
 
 LOOK_SECONDS: Final = 0.005
 
@@ -120,6 +124,15 @@ def module(name: str, *arguments: object, effects: Path, is_strict: bool = True)
         variables={EFFECTS_VARIABLE: effects},
         is_strict=is_strict,
     )
+
+
+@functools.cache
+def promptly() -> float:
+    """How long a process that has nothing left to do may take to end, its start included, on this machine today."""
+    began = time.monotonic()
+    with Program(["-c", "import satay"]) as program:
+        program.end()
+    return PROMPT_SECONDS + 5 * (time.monotonic() - began)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:

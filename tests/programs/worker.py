@@ -10,11 +10,13 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import satay
+from satay.errors import NeedsDecisionError, WorkflowCancelledError
 from satay.model import RunStatus
 from tests.programs.effects import append_line
-from tests.programs.workload import FORKABLE, SHAPES, fork, run_id_of, send_events
+from tests.programs.workload import CANCELLED, FORKABLE, SHAPES, decide, fork, run_id_of, send_events
 
 RESULTS = "results"
 
@@ -24,21 +26,34 @@ async def drive_one(app: satay.App, place: Path, number: int) -> None:
     handle = app.start(workflow, number, run_id=run_id_of(number))
     await handle
     await send_events(app, number)
-    acknowledge(place, handle.run_id, await handle.result())
+    acknowledge(place, handle.run_id, await result_of(app, handle))
     if number % len(SHAPES) == FORKABLE:
         forked = await fork(app, number)
         acknowledge(place, forked.run_id, await forked.result())
+
+
+async def result_of(app: satay.App, handle: satay.RunHandle[Any]) -> Any:
+    while True:
+        try:
+            return await handle.result()
+        except WorkflowCancelledError:
+            return CANCELLED
+        except NeedsDecisionError:
+            await decide(app, handle.run_id)
 
 
 def acknowledge(place: Path, run_id: str, result: object) -> None:
     append_line(place / RESULTS, {"run_id": run_id, "result": result, "pid": os.getpid()})
 
 
-async def drive(place: Path, count: int, recover: bool) -> None:
+def open_app(place: Path, **options: Any) -> satay.App:
+    return satay.run_app(data_dir=place, lease_seconds=2, poll_seconds=0.05, **options)
+
+
+async def drive(place: Path, count: int, **options: Any) -> None:
     numbers = list(range(count))
     random.shuffle(numbers)
-    app = satay.run_app(data_dir=place, recover=recover, lease_seconds=2, poll_seconds=0.05)
-    async with app, asyncio.TaskGroup() as group:
+    async with open_app(place, **options) as app, asyncio.TaskGroup() as group:
         for number in numbers:
             group.create_task(drive_one(app, place, number))
 
@@ -51,19 +66,25 @@ async def send_events_to_all(app: satay.App, count: int) -> None:
 
 
 async def keep_recovering(place: Path, count: int) -> None:
-    async with satay.run_app(data_dir=place, recover=True, lease_seconds=2, poll_seconds=0.05) as app:
+    async with open_app(place, recover=True) as app:
         say("open")
         while True:
             await send_events_to_all(app, count)
+            await decide_all(app)
             await asyncio.sleep(0.05)
 
 
+async def decide_all(app: satay.App) -> None:
+    for run in await app.runs(status=RunStatus.NEEDS_DECISION, limit=1000):
+        await decide(app, run.run_id)
+
+
 async def only_recover(place: Path, count: int) -> None:
-    async with satay.run_app(data_dir=place, recover=True, lease_seconds=2, poll_seconds=0.05) as app:
+    async with open_app(place, recover=True) as app:
         await send_events_to_all(app, count)
-        for status in (RunStatus.RUNNING, RunStatus.WAITING, RunStatus.NEEDS_DECISION):
-            while await app.runs(status=status, limit=1):
-                await asyncio.sleep(0.02)
+        while any([await app.runs(status=status, limit=1) for status in RunStatus if not status.is_terminal]):
+            await decide_all(app)
+            await asyncio.sleep(0.02)
 
 
 def say(word: str) -> None:
@@ -78,6 +99,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recover", action="store_true")
     parser.add_argument("--only-recover", action="store_true")
     parser.add_argument("--keep-recovering", action="store_true")
+    parser.add_argument("--nondeterminism", default="strict")
+    parser.add_argument("--max-resident", type=int, default=4096)
     chosen = parser.parse_args(arguments)
     say("ready")
     if chosen.keep_recovering:
@@ -85,7 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif chosen.only_recover:
         asyncio.run(only_recover(chosen.place, chosen.count))
     else:
-        asyncio.run(drive(chosen.place, chosen.count, chosen.recover))
+        options = {name: getattr(chosen, name) for name in ("recover", "nondeterminism", "max_resident")}
+        asyncio.run(drive(chosen.place, chosen.count, **options))
 
 
 if __name__ == "__main__":

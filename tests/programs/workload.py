@@ -3,14 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import satay
-from satay.errors import EventTimeoutError
+from satay.errors import EventTimeoutError, UsageError
 from tests.programs.effects import note
 
 EVENT: Final = "workload.go"
+
+CANCELLED: Final = "cancelled"
+"""Stands for the result of a run that was cancelled."""
 
 QUICK: Final = satay.Backoff(first=0.005, longest=0.02)
 
@@ -48,7 +52,7 @@ async def large(number: int) -> list[int]:
 @satay.task(name="workload.wait_for_file")
 async def wait_for_file(path: str) -> str:
     note("began")
-    while not Path(path).exists():  # noqa: ASYNC110  # Another process makes it.
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240  # Another process makes it.
         await asyncio.sleep(0.005)
     note("ended")
     return Path(path).name
@@ -119,6 +123,34 @@ async def break_down(number: int) -> int:
     raise ValueError(f"{number} breaks down")
 
 
+@satay.task(name="workload.send_money", effect="external")
+async def send_money(number: int) -> int:
+    note("began")
+    await asyncio.sleep(0.002)
+    note("ended")
+    return number
+
+
+@satay.workflow(name="workload.careful")
+async def careful(number: int) -> list[int]:
+    return [await send_money(number), await step(number), await send_money(number + 1)]
+
+
+@satay.workflow(name="workload.hopeless")
+async def hopeless(number: int) -> None:
+    try:
+        await asyncio.gather(satay.wait_for_event("workload.never"), step(number), satay.sleep(600))
+    finally:
+        await step(number)
+        await satay.sleep(0.005)
+        await plain(number)
+
+
+@satay.workflow(name="workload.waiting")
+async def waiting(number: int) -> list[Any]:
+    return [await satay.wait_for_event(EVENT), await step(number)]
+
+
 @satay.workflow(name="workload.gated")
 async def gated(path: str) -> list[Any]:
     """A step, a task that lasts until a file is there, and another step."""
@@ -131,6 +163,8 @@ SHAPES: Final[tuple[tuple[Any, Callable[[int], Any]], ...]] = (
     (family, lambda number: [number + 1, number + 1, number + 2, number + 3, number + 7]),
     (patient, lambda number: ["a", number + 1, "nobody came", "b"]),
     (countdown, lambda number: "lift-off"),
+    (careful, lambda number: [number, number + 1, number + 1]),
+    (hopeless, lambda number: CANCELLED),
     (racing, lambda number: f"{number + 1} ['{number} breaks down', '{number + 1} breaks down'] 150000"),
 )
 """Each workflow, and its result for an input."""
@@ -159,10 +193,19 @@ def expected(count: int) -> dict[str, Any]:
 
 
 async def send_events(app: satay.App, number: int) -> None:
-    """Send what the run waits for. It may be repeated without a change."""
-    if SHAPES[number % len(SHAPES)][0] is patient:
+    """Send what the run waits for, or cancel it. It may be repeated without a change."""
+    workflow = SHAPES[number % len(SHAPES)][0]
+    if workflow is patient:
         for key in "ab":
             await app.send_event(EVENT, key, key=key, run_id=run_id_of(number), event_id=key)
+    elif workflow is hopeless:
+        await app.cancel(run_id_of(number))
+
+
+async def decide(app: satay.App, run_id: str) -> None:
+    """Have an external call repeated of which nobody knows whether it happened; someone else may have decided."""
+    with suppress(UsageError):
+        await app.decide(run_id, "rerun")
 
 
 async def fork(app: satay.App, number: int) -> satay.ForkHandle[Any]:
