@@ -279,8 +279,13 @@ class App:
         definition = find_workflow(source.workflow, source_id)
         text = None if workflow_input is MISSING else encode_input(definition, workflow_input)
         fork_id = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
-        work = self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id)
-        return await asyncio.shield(self._begin(work))  # A caller that is cancelled leaves no fork that nobody drives.
+        work = self._begin(self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id))
+        try:
+            return await asyncio.shield(work)  # A caller that is cancelled leaves no fork that nobody drives.
+        except asyncio.CancelledError:
+            if work.cancelled():
+                raise AppClosedError("the app was closed while it made a fork") from None
+            raise
 
     async def _fork(
         self,

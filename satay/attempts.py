@@ -45,10 +45,13 @@ class Attempt:
         """Make the attempt. Raises what the task raised, or `TaskTimeoutError`."""
         current_attempt.set(self)
         task = self.call.task
-        if task.timeout is None:
-            result = await self._call(threads, allow_pickle)
+        args, kwargs = self._arguments(allow_pickle)
+        if task.timeout is not None:
+            result = await self._call_in_time(clock, threads, args, kwargs, task.timeout)
+        elif task.is_async:
+            result = await task.fn(*args, **kwargs)
         else:
-            result = await self._call_in_time(clock, threads, allow_pickle, task.timeout)
+            result = await threads.run(task.fn, args, kwargs)
         return task.result_codec.encode_and_decode(result, task.result_where)
 
     def usage_facts(self) -> str:
@@ -57,25 +60,27 @@ class Attempt:
             return ""
         return f',"usage":{json.dumps([asdict(usage) for usage in self._context.usage], separators=(",", ":"))}'
 
-    async def _call(self, threads: ThreadPool, allow_pickle: bool) -> Any:
+    def _arguments(self, allow_pickle: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Copies of the arguments that are this attempt's own."""
         task = self.call.task
         codec = task.input_codec
         text = self.call.input_text or "{}"
         if isinstance(codec, InputCodec):
-            args, kwargs = codec.decode(text, task.input_where)
-        else:
-            args, kwargs = codec.decode(text, task.input_where, allow_pickle=allow_pickle)
-        if task.is_async:
-            return await task.fn(*args, **kwargs)
-        return await threads.run(task.fn, args, kwargs)
+            return codec.decode(text, task.input_where)
+        return codec.decode(text, task.input_where, allow_pickle=allow_pickle)
 
-    async def _call_in_time(self, clock: Clock, threads: ThreadPool, allow_pickle: bool, seconds: float) -> Any:
+    async def _call_in_time(
+        self, clock: Clock, threads: ThreadPool, args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float
+    ) -> Any:
+        task = self.call.task
         loop = asyncio.get_running_loop()
         scope = asyncio.timeout(None)
         alarm = clock.call_at(clock.now() + round(seconds * MICROSECONDS), lambda: scope.reschedule(loop.time()))
         try:
             async with scope:
-                return await self._call(threads, allow_pickle)
+                if task.is_async:
+                    return await task.fn(*args, **kwargs)
+                return await threads.run(task.fn, args, kwargs)
         except TimeoutError as error:
             if not scope.expired():
                 raise

@@ -926,7 +926,7 @@ class Drive:
         if self._stops:
             self._stops = []
         self._wants_messages = False
-        asyncio.ensure_future(self._host.journal.append(append)).add_done_callback(self._committed)
+        self._host.journal.append(append).add_done_callback(self._committed)
 
     def _is_nothing_to_commit(self) -> bool:
         if not self._recorder.is_empty or self._starts or self._stops:

@@ -8,6 +8,7 @@ Messages travel through the inbox. A run opens a *wait* for `(type, key)` when i
 child; the wait's row lives exactly as long as the call is unresolved. Whoever posts learns which run waits.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
@@ -95,8 +96,8 @@ class Append:
     `entries` are consecutive and begin after the last one the writer knows. `status` is None where it stays as it is;
     `wake_at` goes with it. `taken` are ids of messages that leave the inbox; `closed` are calls whose wait ends.
     `successor`, with its first entries, is a run created in the same transaction; messages addressed to this run and
-    not taken go over to it. When `status` is terminal, the store closes all waits of the run and posts `CHILD_ENDED`
-    to every run that waits for it.
+    not taken go over to it. When `status` is terminal, the store closes all waits of the run, posts `CHILD_ENDED` to
+    every run that waits for it, and `CANCEL_REQUESTED` to each of its children that has not ended.
     """
 
     lease: Lease
@@ -169,7 +170,7 @@ class Journal(Protocol):
         """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
         ...
 
-    def append(self, append: Append) -> Awaitable[None]:
+    def append(self, append: Append) -> "asyncio.Future[None]":
         """Extend a run by one turn. It is queued when called, in call order; awaiting waits for the disk.
 
         Raises `JournalConflictError` if the lease's epoch is not the run's, if an entry's seq is taken or leaves a gap,

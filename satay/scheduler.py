@@ -103,6 +103,7 @@ class Scheduler:
         self._news: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, BaseException] = {}
         self._seen_message = 0
+        self._living: set[str] = set()
         self._is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
@@ -795,6 +796,8 @@ class Scheduler:
             and workflows.get(record.workflow) is not None
         ]
         for outcome in await asyncio.gather(*map(self.take_over, wanted), return_exceptions=True):
+            if isinstance(outcome, JournalError):
+                self._seen_message = 0  # A message may have been the reason, and is looked for again.
             if isinstance(outcome, SatayError):
                 log().warning("run.not_taken_over", error=str(outcome))
 
@@ -833,9 +836,16 @@ class Scheduler:
             self._wake_for_message(record)
 
     async def _recover(self) -> None:
+        now = self.clock.now()
+        living: set[str] = set()
         for owner in await self.journal.owners():
             if owner.id != self.owner_id and is_dead(owner):
                 await self.journal.retire(owner.id)
+            elif owner.expires_at >= now:
+                living.add(owner.id)
+        if not self._living <= living:
+            self._seen_message = 0  # Messages that were left to an owner which lives no more are looked for again.
+        self._living = living
         await self._take_over_all(await self.journal.abandoned(self.clock.now(), WAKES_PER_SWEEP))
         await self._plan_next_sweep(None)
 

@@ -781,6 +781,54 @@ def test_an_app_that_closes_stops_attempts_that_do_not_finish(tmp_path: Path) ->
     assert satay.RunStatus.RUNNING == in_loop(run())
 
 
+@satay.task(name="app.plain_step")
+def plain_step(value: Any) -> Any:
+    return value
+
+
+@satay.workflow(name="app.child")
+async def child(value: Any) -> Any:
+    await satay.sleep(1.0)
+    return await step(value)
+
+
+@satay.workflow(name="app.many_kinds")
+async def many_kinds(value: int) -> list[Any]:
+    first = await step(value)
+    plain = await plain_step(value + 1)
+    await satay.sleep(1.0)
+    mapped = await satay.map(step, [value + 2, value + 3], key=str)
+    event = await satay.wait_for_event("go")
+    return [first, plain, mapped, event, await satay.start_child(child, value + 4).result()]
+
+
+@pytest.mark.parametrize("is_recovering", [False, True])
+@pytest.mark.parametrize("passes", range(0, 100, 9))
+def test_an_app_that_closes_at_any_moment_leaves_a_run_that_goes_on(
+    passes: int, is_recovering: bool, tmp_path: Path
+) -> None:
+    async def run() -> tuple[list[Any], list[str]]:
+        clock = ManualClock(autojump=True)
+        for number in range(3):
+            async with open_app(tmp_path, clock=clock, recover=is_recovering) as app:
+                handle = app.start(many_kinds, 1, run_id="r")
+                if number == 1:
+                    await handle
+                    await app.send_event("go", "now", run_id="r", event_id="once")
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+        async with open_app(tmp_path, clock=clock, recover=is_recovering) as app:
+            return await app.resume("r").result(), await types_of(app, "r")
+
+    result, types = in_loop(run())
+
+    assert [1, 2, [3, 4], "now", 5] == result
+    assert 1 == types.count(EntryType.WORKFLOW_COMPLETED)
+    assert 1 == types.count(EntryType.EXTERNAL_EVENT_RECEIVED)
+    assert 1 == types.count(EntryType.CHILD_WORKFLOW_SCHEDULED)
+    assert 4 == types.count(EntryType.TASK_COMPLETED)
+
+
 def test_nothing_is_left_of_an_app_that_has_closed(tmp_path: Path) -> None:
     async def run() -> set[Any]:
         before = asyncio.all_tasks()

@@ -149,6 +149,36 @@ def test_a_request_at_any_moment_ends_the_run_within_a_call(seconds: float, tmp_
     assert EntryType.WORKFLOW_CANCELLED == types[-1]
 
 
+@pytest.mark.parametrize("passes", range(0, 90, 6))
+def test_a_request_after_any_number_of_passes_of_the_event_loop_ends_the_run(passes: int, tmp_path: Path) -> None:
+    @satay.task
+    def plain() -> None:
+        ran.append("plain")
+
+    @satay.workflow
+    async def loops() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await note("async")
+                await satay.sleep(1.0)
+                await plain()
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path) as app:
+            handle = app.start(loops, run_id="r")
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            await handle.cancel()
+            with pytest.raises(WorkflowCancelledError):
+                await handle.result()
+            return await types_of(app, "r")
+
+    types = in_loop(run())
+
+    assert EntryType.WORKFLOW_CANCELLED == types[-1]
+    assert 1 == types.count(EntryType.WORKFLOW_CANCEL_REQUESTED)
+
+
 def test_a_request_at_the_moment_at_which_the_call_ends_is_not_lost(tmp_path: Path) -> None:
     @satay.task
     async def cancels_its_run() -> str:

@@ -507,6 +507,21 @@ async def test_the_end_of_a_run_is_told_to_every_run_that_waits_for_it(journal: 
     assert [] == await journal.messages("stranger")
 
 
+async def test_the_end_of_a_run_asks_its_live_children_to_cancel(journal: Journal) -> None:
+    parent = await create(journal, "parent")
+    await journal.create(NewRun("child", "w", T0, "o", "v", parent_id="parent"), [FIRST])
+    ended = await journal.create(NewRun("ended", "w", T0, "o", "v", parent_id="parent"), [FIRST])
+    await journal.create(NewRun("stranger", "w", T0, "o", "v", parent_id="another"), [FIRST])
+    await end(journal, ended)
+
+    await end(journal, parent)
+
+    (message,) = await journal.messages("child")
+    assert ("child", CANCEL_REQUESTED, None) == (message.run_id, message.type, message.key)
+    assert [] == await journal.messages("ended")
+    assert [] == await journal.messages("stranger")
+
+
 async def test_a_run_that_waits_twice_for_a_child_is_told_once(journal: Journal) -> None:
     child = await create(journal, "child")
     await create_waiting(journal, "parent", Wait(2, CHILD_ENDED, "child"), Wait(3, CHILD_ENDED, "child"))

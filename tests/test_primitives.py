@@ -20,6 +20,7 @@ from satay.errors import (
     EncodeError,
     EventTimeoutError,
     InvalidValueError,
+    RunConflictError,
     RunNotFoundError,
     UsageError,
     WorkflowSideEffectError,
@@ -305,6 +306,18 @@ def test_an_event_with_an_id_that_was_sent_before_is_dropped(tmp_path: Path) -> 
             return [sent, await handle.result(), await fork.result()]
 
     assert [[True, False, False, True, False], [1, "no other"], [4, "no other"]] == in_loop(run())
+
+
+def test_an_event_to_nobody_in_particular_is_sent_once_an_id(tmp_path: Path) -> None:
+    async def run() -> list[Any]:
+        async with open_app(tmp_path, clock=ManualClock()) as app:
+            handles = [await app.start(hear, 5.0, run_id=name) for name in "ab"]
+            await settle(app)
+            sent = [await app.send_event("word", number, event_id="once") for number in range(2)]
+            await app.clock.advance(10.0)
+            return [sent, *[(await handle.result())[0] for handle in handles]]
+
+    assert [[True, False], "heard", "silence"] == in_loop(run())
 
 
 def test_an_event_for_a_run_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
@@ -896,6 +909,27 @@ def test_a_parent_that_is_not_in_memory_hears_of_its_child(tmp_path: Path) -> No
     assert [5.0, 3.0, 1.0] == in_loop(result_of(tmp_path, parent, max_resident=0))
 
 
+def test_a_child_whose_id_is_taken_by_another_run_is_an_error_in_its_parent(tmp_path: Path) -> None:
+    @satay.workflow(name="primitives.robbed")
+    async def robbed() -> list[Any]:
+        try:
+            await satay.start_child(child_of, 1).result()
+        except RunConflictError as error:
+            seen.append(str(error))
+            return [str(error), await satay.start_child(child_of, 2, key="own").result()]
+        return []
+
+    async def run() -> list[Any]:
+        async with open_app(tmp_path) as app:
+            await app.start(child_of, 9, run_id="r/primitives.child:0").result()
+            return await app.start(robbed, run_id="r").result()
+
+    message, result = in_loop(run())
+
+    assert "another run already; give the call a key" in message
+    assert [2, 2] == result
+
+
 # --- going on as a new run --------------------------------------------------------------------------------------------
 
 
@@ -919,6 +953,56 @@ def test_an_endless_run_goes_on_as_a_new_one(tmp_path: Path) -> None:
     assert "done" == result == again
     assert ["r~4", "r~3", "r~2", "r"] == runs
     assert [3, 2, 1, 0] == ran
+
+
+def test_a_parent_follows_a_child_that_goes_on_as_new_runs(tmp_path: Path) -> None:
+    @satay.workflow
+    async def parent() -> str:
+        return await satay.start_child(countdown, 3).result()
+
+    async def run(append: int) -> tuple[Any, list[str]]:
+        place = tmp_path / str(append)
+        faults = Faults().crash_after(append=append)
+        async with open_app(place, faults=faults) as app:
+            waiting = asyncio.ensure_future(app.start(parent, run_id="r").result())
+            await asyncio.wait([waiting, faults.crashed], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        async with open_app(place, recover=True) as app:
+            result = await app.start(parent, run_id="r").result()
+            await settle(app)
+            return result, [str(run.status) for run in await app.runs()]
+
+    for append in range(1, 16):
+        ran.clear()
+        assert ("done", ["completed"] * 5) == in_loop(run(append)), append
+        assert {3, 2, 1, 0} == set(ran), append
+
+
+def test_a_parent_that_is_cancelled_takes_the_run_with_it_in_which_its_child_goes_on(tmp_path: Path) -> None:
+    @satay.workflow(name="primitives.endless")
+    async def endless(count: int) -> None:
+        await satay.sleep(10.0)
+        satay.continue_as_new(count + 1)
+
+    @satay.workflow
+    async def parent() -> None:
+        await satay.start_child(endless, 0).result()
+
+    async def run() -> dict[str, str]:
+        async with open_app(tmp_path, clock=ManualClock()) as app:
+            handle = await app.start(parent, run_id="r")
+            await app.clock.advance(35.0)
+            await handle.cancel()
+            await settle(app)
+            await app.clock.advance(35.0)
+            return {run.run_id: str(run.status) for run in await app.runs()}
+
+    statuses = in_loop(run())
+
+    assert 5 == len(statuses)
+    assert "cancelled" == statuses["r"]
+    assert "cancelled" == statuses["r/primitives.endless:0~4"]
 
 
 def test_events_that_were_not_taken_go_over_to_the_new_run(tmp_path: Path) -> None:

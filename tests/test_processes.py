@@ -24,7 +24,7 @@ from satay.model import EntryType, RunStatus
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects, read_lines
-from tests.programs.starting import Ended, Program, all_of, module, promptly, wait_until
+from tests.programs.starting import PATIENCE_SECONDS, Ended, Program, all_of, module, promptly, wait_until
 from tests.programs.worker import RESULTS
 from tests.programs.workload import countdown, expected, gated
 from tests.test_invariants import History, check_well_formed
@@ -184,10 +184,36 @@ def test_a_process_that_was_stopped_while_its_run_waits_answers_with_the_others_
     assert before == dump(tmp_path)
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_message_for_a_run_of_a_process_that_stopped_is_delivered_by_another(is_killed: bool, tmp_path: Path) -> None:
+    """The driver lives when the message comes, so nobody else takes its run then, and dies or is overdue later."""
+    wait = 'print(await app.start(waiting, 1, run_id="waiting").result(), flush=True)'
+    send = """
+        await app.send_event("workload.go", "came", run_id="waiting")
+        print("sent", flush=True)
+        while not (await app.run("waiting")).status.is_terminal:
+            await asyncio.sleep(0.01)
+        print(await app.handle("waiting").result(), flush=True)
+    """
+    with start_gated(tmp_path, wait, lease=60.0 if is_killed else 1.5) as stopped:
+        wait_until(lambda: (tmp_path / "satay.db").exists() and [RunStatus.WAITING] == statuses_of(tmp_path))
+        stopped.send_signal(signal.SIGSTOP)
+        with start_gated(tmp_path, send, recover=True) as other:
+            other.wait_for("sent")
+            if is_killed:
+                time.sleep(0.3)
+                stopped.kill()
+            assert "['came', 2]" == other.end(PATIENCE_SECONDS / 2).last_line
+
+    check_well_formed(read_history(tmp_path))
+
+
 def statuses_of(place: Path) -> list[str]:
     connection = sqlite3.connect(place / "satay.db")
     try:
         return [status for (status,) in connection.execute("SELECT status FROM runs")]
+    except sqlite3.OperationalError:  # There are no tables yet.
+        return []
     finally:
         connection.close()
 

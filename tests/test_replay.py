@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 import satay
-from satay.errors import EventTimeoutError, NondeterminismError, RunError, UnsupportedEntryError
+from satay.errors import EventTimeoutError, NondeterminismError, UnsupportedEntryError
 from satay.model import EntryType
 from satay.recorder import Recorder
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
@@ -1060,7 +1060,3 @@ def test_a_failed_run_answers_with_the_same_error_for_ever(tmp_path: Path) -> No
 
     assert [("gone", 7), ("gone", 7)] == in_loop(run())
     assert ["a"] == ran
-
-
-def test_errors_about_a_run_name_it() -> None:
-    assert issubclass(NondeterminismError, RunError)

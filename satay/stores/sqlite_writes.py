@@ -12,7 +12,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from satay.errors import JournalConflictError, MessageTakenError, RunExistsError, RunNotFoundError
-from satay.journal import CHILD_ENDED, Append, Blob, Claim, Lease, NewFork, NewRun, Owner, Posted, Wait
+from satay.journal import (
+    CANCEL_REQUESTED,
+    CHILD_ENDED,
+    Append,
+    Blob,
+    Claim,
+    Lease,
+    NewFork,
+    NewRun,
+    Owner,
+    Posted,
+    Wait,
+)
 from satay.model import TERMINAL_STATUSES, Entry, RunRecord, RunStatus
 from satay.stores import sqlite_reads as reads
 from satay.stores.sqlite_reads import NOBODY, Pending
@@ -407,11 +419,16 @@ def _open_waits(cursor: sqlite3.Cursor, key: int, waits: Sequence[Wait], at: int
 
 
 def _end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
-    """Close the waits of a run that ended, and tell the runs that wait for it."""
+    """Close the waits of a run that ended, tell the runs that wait for it, and ask its children to cancel."""
     cursor.execute("DELETE FROM waits WHERE run = ?", (lease.key,))
     cursor.execute(
         f"INSERT INTO inbox (run, type, key, payload, at) SELECT run, type, key, '{NO_PAYLOAD}', ? "
         f"FROM waits WHERE type = '{CHILD_ENDED}' AND key = ? GROUP BY run ORDER BY min(id)",
+        (at, lease.run_id),
+    )
+    cursor.execute(
+        f"INSERT INTO inbox (run, type, payload, at) SELECT key, '{CANCEL_REQUESTED}', '{NO_PAYLOAD}', ? "
+        f"FROM runs WHERE parent_id = ? AND status IN {LIVE}",
         (at, lease.run_id),
     )
 

@@ -74,7 +74,6 @@ class Faults:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._lost: list[asyncio.Future[Any]] = []
         self._is_dying = False
-        self._journal: Journal | None = None
 
     def crash_after(
         self, *, entries: int | None = None, append: int | None = None, type: str | None = None, count: int = 1
@@ -137,7 +136,6 @@ class Faults:
     def wrap(self, journal: Journal, on_call: Callable[[], None], on_crash: Callable[[], None]) -> Journal:
         """The journal as the app sees it. `on_call` is told of every call, `on_crash` stops the app."""
         self._on_crash = on_crash
-        self._journal = journal
         return cast("Journal", _Watch(self, journal, on_call))  # It has every method, by delegation.
 
     def calls_in_flight(self) -> "set[asyncio.Future[Any]]":

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ async def measure_all(names: Sequence[str], scale: Scale, directory: Path) -> tu
             place.mkdir()
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             news = await BENCHMARKS[name](Bench(scale, place, peer, missing_peer))
+            if scale is not FULL:  # The limits are for the full sizes.
+                news = [replace(figure, limit=None) for figure in news]
             print(table(news), flush=True)
             figures += news
         return figures, report(figures, scale, peer, missing_peer)
@@ -72,9 +75,7 @@ def main() -> int:
     # In the directory at hand, because the system's temporary one may be in memory, where no disk is waited for.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=RESULTS.parent) as directory:
         figures, text = asyncio.run(measure_all(names, scale, Path(directory)))
-    if arguments.short:
-        return 0
-    if not arguments.only:
+    if not arguments.only and not arguments.short:
         RESULTS.write_text(text)
     misses = missed(figures)
     if misses:
