@@ -1,4 +1,4 @@
-"""Drives runs for tests: within a bound on hangs, and through a crash after which the body runs again from its journal."""
+"""Drives runs for tests: within a bound on hangs, and through a crash after which a body runs again from its journal."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -39,8 +39,8 @@ async def drive_twice(
 ) -> T:
     """Drive a run until its body is done, crash, and drive it again from its journal: the result of that.
 
-    The turn that ends the body is lost in the crash. A body whose last outcome is to come from the journal sleeps at its
-    end.
+    The turn that ends the body is lost in the crash. A body whose last outcome is to come from the journal sleeps at
+    its end.
     """
     faults = faults or crash_before_the_end()
     async with open_app(place, faults=faults, **options) as app:

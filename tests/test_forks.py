@@ -472,7 +472,9 @@ async def test_an_input_equal_to_the_sources_is_an_override_all_the_same(app: Ap
     assert fork.fork_receipt.input_overridden
 
 
-@pytest.mark.parametrize("wrong", ["acme", 7, None, {"topic": 1}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", ["acme", 7, None, {"topic": 1}, object()], ids=["text", "number", "none", "dict", "object"]
+)
 async def test_an_input_of_another_type_is_refused_and_nothing_is_written(app: AppUnderTest, wrong: object) -> None:
     await finished(app, report, Brief("acme"))
     with untouched(app, "src"), pytest.raises(EncodeError, match=r"the input of workflow 'forks\.report'"):
@@ -2215,8 +2217,9 @@ async def test_a_crash_while_a_fork_is_made_leaves_it_whole_or_not_there(tmp_pat
         making = asyncio.ensure_future(satay.fork("src", before_task="forks.synthesize", run_id="fork"))
         await faults.crashed
         await asyncio.wait([making])
+        error = making.exception()
 
-        assert is_written or isinstance(making.exception(), SatayError)
+        assert is_written or isinstance(error, SatayError)
     async with open_app(tmp_path, recover=True) as app:
         assert (["src", "fork"] if is_written else ["src"]) == run_ids(app)
         fork = await satay.fork("src", before_task="forks.synthesize", run_id="fork")

@@ -964,7 +964,7 @@ def test_a_parent_follows_a_child_that_goes_on_as_new_runs(tmp_path: Path) -> No
         place = tmp_path / str(append)
         faults = Faults().crash_after(append=append)
         async with open_app(place, faults=faults) as app:
-            waiting = asyncio.ensure_future(app.start(parent, run_id="r").result())
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(app.start(parent, run_id="r").result())
             await asyncio.wait([waiting, faults.crashed], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             await asyncio.wait([waiting])
@@ -1099,6 +1099,7 @@ def test_a_body_that_waits_for_what_can_never_come_fails_and_names_the_line(tmp_
     assert satay.RunStatus.FAILED == status
 
 
+@pytest.mark.slow
 def test_a_body_that_never_waits_at_all_is_stuck_too(tmp_path: Path) -> None:
     @satay.workflow
     async def spins() -> None:

@@ -29,6 +29,8 @@ from tests.programs.worker import RESULTS
 from tests.programs.workload import countdown, expected, gated
 from tests.test_invariants import History, check_well_formed
 
+pytestmark = pytest.mark.slow
+
 IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
 
 LEASE_SECONDS: Final = 0.5
@@ -954,6 +956,8 @@ def live_runs(place: Path) -> list[str]:
     try:
         query = "SELECT run_id FROM runs WHERE status NOT IN ('completed', 'failed', 'cancelled')"
         return [run_id for (run_id,) in connection.execute(query)]
+    except sqlite3.OperationalError:  # There are no tables yet.
+        return []
     finally:
         connection.close()
 

@@ -926,6 +926,7 @@ async def _all_entries(app: AppUnderTest) -> dict[str, list[satay.RunEvent]]:
     return {run.run_id: await entries_of(app, run.run_id) for run in await app.runs()}
 
 
+@pytest.mark.slow
 def test_a_crash_before_or_after_any_append_loses_nothing_and_ends_once(tmp_path: Path) -> None:
     async def run(faults: Faults | None, place: Path) -> tuple[Any, dict[str, list[satay.RunEvent]], bool]:
         clock = ManualClock(autojump=True)

@@ -207,6 +207,7 @@ def test_what_is_left_of_a_backoff_is_waited_for_after_a_crash(tmp_path: Path) -
     assert [[1, 2, 2, 3], ["no", 40.0]] == in_loop(run())
 
 
+@pytest.mark.slow
 def test_a_call_during_which_the_process_dies_again_and_again_fails_in_the_end(tmp_path: Path) -> None:
     @satay.task
     async def kills() -> None:
@@ -244,7 +245,7 @@ def test_an_orderly_close_is_no_crash_of_the_attempt(tmp_path: Path) -> None:
     @satay.task
     async def waits() -> str:
         ran.append(satay.task_context().attempt)
-        if len(ran) < 30:
+        if len(ran) < 23:
             await pause(math.inf)
         return "done"
 
@@ -253,7 +254,7 @@ def test_an_orderly_close_is_no_crash_of_the_attempt(tmp_path: Path) -> None:
         return await waits()
 
     async def run() -> str:
-        for _ in range(29):
+        for _ in range(22):
             async with open_app(tmp_path, clock=ManualClock()) as app:
                 await app.start(patient, run_id="r")
                 await settle(app)
@@ -261,7 +262,7 @@ def test_an_orderly_close_is_no_crash_of_the_attempt(tmp_path: Path) -> None:
             return str(await app.resume("r").result())
 
     assert "done" == in_loop(run())
-    assert 30 == len(ran)
+    assert 23 == len(ran)
 
 
 @pytest.mark.parametrize("asked", [-1, 10_001, 1.5, True, "2"])
@@ -1625,6 +1626,7 @@ def test_values_beyond_the_threshold_go_through_every_place_and_are_stored_once(
     assert blobs < len(fields) / 2
 
 
+@pytest.mark.slow
 def test_five_megabytes_go_through(tmp_path: Path) -> None:
     @satay.task
     async def gives() -> bytes:
@@ -1715,10 +1717,14 @@ def test_the_environment_allows_pickle(is_allowed: bool, tmp_path: Path, monkeyp
     if is_allowed:
         monkeypatch.setenv("SATAY_ALLOW_PICKLE", "1")
 
+    @satay.workflow(name="tasks.pickled_in_real_time")
+    async def pickled_in_real_time() -> list[str]:
+        return [type(await pickles(Unwritable())).__name__]
+
     async def run() -> Any:
         async with satay.run_app(data_dir=tmp_path) as app:
             try:
-                return await app.start(pickled).result()
+                return await app.start(pickled_in_real_time).result()
             except CodecError as error:
                 return str(error)
 
