@@ -1,12 +1,11 @@
 """satay: durable workflows for Python in which an execution is an object you can fork."""
 
 from satay.app import App
-from satay.comparison import Comparison
 from satay.context import TaskContext, Usage, task_context
 from satay.definitions import Task, Workflow, task, workflow
 from satay.errors import SatayError
 from satay.forks import ForkReceipt
-from satay.functions import cancel, compare, decide, fork, resume, run, run_app, send_event, start
+from satay.functions import cancel, compare, decide, fork, resume, run, run_app, send_event, start, terminate
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
 from satay.model import MISSING, RunStatus
 from satay.primitives import (
@@ -23,6 +22,7 @@ from satay.primitives import (
     uuid4,
     wait_for_event,
 )
+from satay.reports import Comparison
 from satay.retries import Backoff
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "start_child",
     "task",
     "task_context",
+    "terminate",
     "uuid4",
     "wait_for_event",
     "workflow",

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from satay.arguments import checked_count, checked_key, checked_run_id
 from satay.clock import Chance, Clock, to_datetime
 from satay.codec import ValueCodec, value_codec
-from satay.comparison import Comparison, RunHistory, compare_runs
+from satay.comparison import compare_runs
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.drive import Drive
 from satay.errors import (
@@ -31,11 +31,13 @@ from satay.errors import (
 from satay.failures import rebuilt_workflow_failure
 from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork, resolve_cut
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
+from satay.histories import RunHistory
 from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal, RunQuery
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import origin_of, own_fork
 from satay.primitives import event_name
 from satay.replay import blob_reference, facts, needed_blobs, referenced_blobs, value_text
+from satay.reports import Comparison
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
@@ -105,8 +107,7 @@ class App:
         finally:
             if signals is not None:
                 signals.remove()
-        if signals is not None:
-            signals.end_process_if_asked()
+                signals.end_process_if_asked()
 
     def open_later(self, opening: "asyncio.Task[None]") -> None:
         """Everything that is asked of the app waits for this task, which opens it."""
@@ -141,15 +142,17 @@ class App:
         """
         if self.is_closed:
             return
-        self.is_closed = True
         try:
-            if self._starting:
+            if self._starting:  # What was asked for before the end is done: nobody has to await a handle.
                 await asyncio.wait(self._starting)
-            if self._scheduler is not None:
-                await self._scheduler.close()
         finally:
-            if self._journal is not None:
-                await self._journal.close()
+            self.is_closed = True
+            try:
+                if self._scheduler is not None:
+                    await self._scheduler.close()
+            finally:
+                if self._journal is not None:
+                    await self._journal.close()
 
     async def _ready(self) -> Scheduler:
         if self._opening is not None:
@@ -369,12 +372,19 @@ class App:
         )
 
     async def cancel(self, run_id: str) -> None:
-        """Ask for a run to be cancelled. A run that has ended stays as it ended."""
+        """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing."""
+        await self._ask_to_end(run_id, (await self._ready()).cancel)
+
+    async def terminate(self, run_id: str) -> None:
+        """Ask for a run to end at once, as cancelled: its body is dropped, and its cleanup does not run."""
+        await self._ask_to_end(run_id, (await self._ready()).terminate)
+
+    async def _ask_to_end(self, run_id: str, ask: Callable[[str], Awaitable[None]]) -> None:
         scheduler = await self._ready()
         record = await self._record(run_id)
         if record.status.is_terminal:
             return
-        await scheduler.cancel(run_id)
+        await ask(run_id)
         if workflows.get(record.workflow) is not None:
             await scheduler.take_over(run_id)
 

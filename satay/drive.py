@@ -63,6 +63,7 @@ from satay.replay import (
     value_text,
 )
 from satay.watch import TurnWatch
+from satay.whereabouts import find_waiting_line
 
 P = ParamSpec("P")
 
@@ -516,7 +517,7 @@ class Drive:
             self._now = entry.at
             self.loop.advance_to(entry.at / MICROSECONDS)
         if entry.type == EntryType.WORKFLOW_CANCEL_REQUESTED:
-            self._request_cancel()
+            self._request_cancel(is_final=_FINAL in entry.payload)
             return
         seq = outcome_call(entry)
         call = self.calls.pop(seq, None)
@@ -529,7 +530,7 @@ class Drive:
 
     def _diverge(self, divergence: Divergence | None) -> None:
         assert divergence is not None
-        line = self.loop.where_waiting(self._root) if self._root is not None else None
+        line = find_waiting_line(self._root) if self._root is not None else None
         is_done = self._is_body_done()
         ending = None
         if self._root is not None and is_done and not self._root.cancelled():
@@ -630,6 +631,11 @@ class Drive:
             self._drop_message(taken)
             return
         self.arrive(Arrival(EntryType.WORKFLOW_CANCEL_REQUESTED, None, "", taken=taken))
+
+    @stops_on_error
+    def request_termination(self, taken: int) -> None:
+        """Someone asked for the run to end at once: it is cancelled, and its cleanup is not waited for."""
+        self.arrive(Arrival(EntryType.WORKFLOW_CANCEL_REQUESTED, None, _FINAL, taken=taken))
 
     @stops_on_error
     def fire_due(self, now: int) -> None:
@@ -772,7 +778,7 @@ class Drive:
         self._is_stepping = True
         call = arrival.call
         if call is None:
-            self._request_cancel()
+            self._request_cancel(is_final=arrival.facts == _FINAL)
         else:
             del self.calls[call.seq]
             self._close_wait(call)
@@ -817,10 +823,13 @@ class Drive:
     def _resolve(self, call: Call, type: str, text: str | None, arrival: Arrival | None = None) -> None:
         resolve(self.loop, call, type, text, arrival, self._host.drive_settings.allow_pickle)
 
-    def _request_cancel(self) -> None:
+    def _request_cancel(self, *, is_final: bool) -> None:
         self.cancel_requested = True
         assert self._root is not None
-        self._root.cancel()
+        if is_final:
+            self._cleanup_calls = MAX_CLEANUP_CALLS + 1
+        else:
+            self._root.cancel()
 
     # --- the end of a turn --------------------------------------------------------------------------------------------
 
@@ -832,7 +841,7 @@ class Drive:
         elif self._is_overdue:
             self._finish(RunStatus.CANCELLED, None)
         elif not self.calls and not self._arrivals:
-            line = self.loop.where_waiting(self._root) if self._root is not None else None
+            line = find_waiting_line(self._root) if self._root is not None else None
             self._fail_stuck(
                 f"the body of workflow {self.workflow!r} waits at {line or 'an unknown place'} for something that no "
                 "task, timer, event or child that is outstanding can bring about"
@@ -1078,6 +1087,9 @@ class _Consequences(NamedTuple):
     wants_messages: bool
     has_ended: bool
 
+
+_FINAL: Final = '"is_final":true'
+"""The fact that tells a request to end at once from a request to cancel."""
 
 _RUNNING: Final = (RunStatus.RUNNING, None)
 

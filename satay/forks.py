@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from satay.clock import Clock
 from satay.codec import json_quote, value_codec
-from satay.comparison import reuse_of
 from satay.definitions import Workflow
 from satay.errors import ForkValidationError
+from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Lease, NewFork, NewRun, Wait
 from satay.model import (
     TERMINAL_ENTRIES,

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_duration, shown
 from satay.clock import Chance, Clock, SystemClock
-from satay.comparison import Comparison
 from satay.context import current_schedule
 from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle
 from satay.model import MISSING, Missing
+from satay.reports import Comparison
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from satay.threads import DEFAULT_THREADS
@@ -186,6 +186,11 @@ async def send_event(
 async def cancel(run_id: str) -> None:
     """Ask for a run to be cancelled; see `App.cancel`."""
     await current_app().cancel(run_id)
+
+
+async def terminate(run_id: str) -> None:
+    """Ask for a run to end at once, without its cleanup; see `App.terminate`."""
+    await current_app().terminate(run_id)
 
 
 async def decide(

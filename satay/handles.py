@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from satay.codec import ValueCodec
+from satay.errors import AppClosedError
 from satay.forks import ForkReceipt
 from satay.model import RunStatus
 
@@ -46,6 +47,8 @@ class RunReader(Protocol):
 
     async def cancel(self, run_id: str) -> None: ...
 
+    async def terminate(self, run_id: str) -> None: ...
+
     async def receipt(self, run_id: str) -> ForkReceipt | None: ...
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
@@ -74,7 +77,12 @@ class RunHandle(Generic[R]):
 
     async def _wait_created(self) -> Self:
         if self._created is not None:
-            self.run_id = await asyncio.shield(self._created)
+            try:
+                self.run_id = await asyncio.shield(self._created)
+            except asyncio.CancelledError:
+                if not self._created.cancelled():
+                    raise
+                raise AppClosedError(f"the app was closed before run {self.run_id!r} was created") from None
         return self
 
     async def result(self) -> R:
@@ -93,9 +101,17 @@ class RunHandle(Generic[R]):
         return (await self._app.run(self.run_id)).status
 
     async def cancel(self) -> None:
-        """Ask for the run to be cancelled. It ends after its cleanup; wait for that with `result()`."""
+        """Ask for the run to be cancelled. It ends after its cleanup; wait for that with `result()`.
+
+        Asking again changes nothing; `terminate()` ends a run whose cleanup takes too long.
+        """
         await self._wait_created()
         await self._app.cancel(self.run_id)
+
+    async def terminate(self) -> None:
+        """Ask for the run to end at once, as cancelled: its body is dropped, and its cleanup does not run."""
+        await self._wait_created()
+        await self._app.terminate(self.run_id)
 
     async def receipt(self) -> ForkReceipt | None:
         """What the fork inherited; None for a run that is not a fork."""

@@ -31,6 +31,12 @@ CHILD_ENDED = "satay.child"
 CANCEL_REQUESTED = "satay.cancel"
 """The message type that asks a run's driver to cancel it."""
 
+TERMINATION_REQUESTED = "satay.terminate"
+"""The message type that asks a run's driver to end it at once, as cancelled."""
+
+PARENT_ASKS = "satay.parent"
+"""The event id of a request to cancel that comes from the parent, so that it is made once."""
+
 DECISION = "satay.decision"
 """The message type that carries a decision about an external call."""
 
@@ -97,7 +103,8 @@ class Append:
     `wake_at` goes with it. `taken` are ids of messages that leave the inbox; `closed` are calls whose wait ends.
     `successor`, with its first entries, is a run created in the same transaction; messages addressed to this run and
     not taken go over to it. When `status` is terminal, the store closes all waits of the run, posts `CHILD_ENDED` to
-    every run that waits for it, and `CANCEL_REQUESTED` to each of its children that has not ended.
+    every run that waits for it, and `CANCEL_REQUESTED`, as `PARENT_ASKS`, to each of its children that has not ended
+    and was not asked before.
     """
 
     lease: Lease

@@ -15,34 +15,18 @@ cleanup of an async generator must not start at a moment that no replay repeats.
 
 import asyncio
 import bisect
-import builtins
-import contextlib
 import contextvars
 import gc
-import inspect
-import os
 import sys
 import threading
 import types
-import weakref
-from asyncio import events, isfuture, tasks
-from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    Set,
-    ValuesView,
-)
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from asyncio import events
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
 
+from satay.completions import ENSURE_FUTURE, as_coroutine, find_as_completed, raw_awaitables, wrapped_awaitable
 from satay.errors import InvalidValueError, UsageError, WorkflowSideEffectError
+from satay.eviction import discard, forget_keys, silence
 
 LONGEST_DELAY_SECONDS: Final = 1_000 * 366 * 86_400.0
 """A timer further ahead than a thousand years is taken for a mistake in units."""
@@ -327,14 +311,6 @@ class WorkflowLoop(_RefusingLoop):
         self._tasks = [task for task in self._tasks if not task.done()]
         return self._tasks.copy()
 
-    def where_waiting(self, task: asyncio.Task[Any]) -> str | None:
-        """The innermost line of the user's code in which `task` is suspended, as `file.py:123 in name`, or None.
-
-        Follows what the task awaits, into other tasks and the first pending part of a `gather`, `wait` or `TaskGroup`
-        too.
-        """
-        return _where_waiting(task)
-
     @property
     def unhandled(self) -> list[dict[str, Any]]:
         """What asyncio would have logged: the first contexts given to `call_exception_handler`, oldest first."""
@@ -350,10 +326,10 @@ class WorkflowLoop(_RefusingLoop):
         self._timers = _NOBODY
         if not ready and all(task.done() for task in known):
             return
-        coros = _silenced(known)
-        _discard([*coros, known, ready, unhandled], self)
+        coros = silence(known)
+        discard([*coros, known, ready, unhandled], self)
         coros.clear()
-        _forget_keys([*known, self])
+        forget_keys([*known, self])
         known.clear()
 
     # --- what asyncio asks of a loop
@@ -422,7 +398,7 @@ class WorkflowLoop(_RefusingLoop):
     ) -> WorkflowTask[_T]:
         """A task of this loop, which takes its first step in this turn."""
         caller = sys._getframe(1)
-        if caller.f_code is _ENSURE_FUTURE and (helper := _as_completed_frame(caller)) is not None:
+        if caller.f_code is ENSURE_FUTURE and (helper := find_as_completed(caller)) is not None:
             return self._task_of_as_completed(helper, coro)
         return self._create(coro, name, context)
 
@@ -506,7 +482,7 @@ class WorkflowLoop(_RefusingLoop):
         if events._get_running_loop() is self:
             self.create_task(generator.aclose())
         elif not self._is_dropped:
-            _discard([generator], self)
+            discard([generator], self)
 
     # --- asyncio.as_completed
 
@@ -515,9 +491,9 @@ class WorkflowLoop(_RefusingLoop):
 
         That order is by address for raw coroutines. So all tasks are made on the first call, in the caller's order.
         """
-        source = _wrapped_awaitable(coro)
+        source = wrapped_awaitable(coro)
         if self._as_completed is None or self._as_completed[0] is not helper:
-            self._as_completed = helper, self._tasks_in_order(_argument_of_as_completed(helper), source, coro)
+            self._as_completed = helper, self._tasks_in_order(raw_awaitables(helper), source, coro)
         elif source is not coro:
             coro.close()
         made = self._as_completed[1]
@@ -526,352 +502,8 @@ class WorkflowLoop(_RefusingLoop):
             self._as_completed = None
         return task
 
-    def _tasks_in_order(self, awaitables: object, source: object, coro: Any) -> dict[int, WorkflowTask[Any]]:
-        raw = {id(one): one for one in _in_callers_order(awaitables) if inspect.isawaitable(one) and not isfuture(one)}
+    def _tasks_in_order(self, awaitables: Mapping[int, Any], source: object, coro: Any) -> dict[int, WorkflowTask[Any]]:
         return {
-            key: self._create(coro if one is source else _as_coroutine(one), None, None) for key, one in raw.items()
+            key: self._create(coro if one is source else as_coroutine(one), None, None)
+            for key, one in awaitables.items()
         }
-
-
-def _in_callers_order(awaitables: object) -> Iterable[Any]:
-    if isinstance(awaitables, (Sequence, Mapping, KeysView, ValuesView)):
-        return awaitables
-    if isinstance(awaitables, Set) and sum(not isfuture(one) for one in awaitables) == 1:
-        return awaitables
-    raise UsageError(
-        "asyncio.as_completed was given coroutines in a set or an iterator, which have no order that a replay could "
-        "repeat: pass a list, or wrap each in asyncio.create_task first"
-    )
-
-
-_ENSURE_FUTURE: Final[types.CodeType] = getattr(tasks, "_ensure_future", tasks.ensure_future).__code__
-# A class since 3.13, a generator function before.
-_AS_COMPLETED: Final[types.CodeType] = (
-    vars(getattr(tasks, "_AsCompletedIterator"))["__init__"]  # noqa: B009  # it has no type before 3.13
-    if hasattr(tasks, "_AsCompletedIterator")
-    else tasks.as_completed
-).__code__
-
-
-def _as_completed_frame(ensure_future: types.FrameType) -> types.FrameType | None:
-    """The frame of `asyncio.as_completed`, if that called `ensure_future`."""
-    frame = ensure_future.f_back
-    # 3.11: the set comprehension, and the wrapper of `ensure_future`, have frames of their own. A frame of the user in
-    # between is a generator that was passed to `as_completed` and makes its own tasks.
-    while frame is not None and frame.f_code.co_filename == _ENSURE_FUTURE.co_filename:
-        if frame.f_code is _AS_COMPLETED:
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def _argument_of_as_completed(helper: types.FrameType) -> object:
-    variables = helper.f_locals
-    return variables["aws"] if "aws" in variables else variables["fs"]
-
-
-def _wrapped_awaitable(coro: Any) -> object:
-    """What the caller passed: the coroutine itself, or the awaitable that `ensure_future` wrapped in one."""
-    frame = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
-    if frame is None:
-        return coro
-    code = frame.f_code
-    is_wrapper = code.co_name == "_wrap_awaitable" and code.co_filename == _ENSURE_FUTURE.co_filename
-    return frame.f_locals["awaitable"] if is_wrapper else coro
-
-
-def _as_coroutine(awaitable: Any) -> Coroutine[Any, Any, Any]:
-    if asyncio.iscoroutine(awaitable):
-        return awaitable
-
-    async def wait() -> object:
-        return await awaitable
-
-    return wait()
-
-
-# --- throwing a body away ---------------------------------------------------------------------------------------------
-#
-# A suspended coroutine or generator that is freed, or closed, runs its `finally` blocks first: the interpreter enters
-# its frame with GeneratorExit. It cannot enter a frame at the recursion limit. There, closing one fails before its
-# first instruction, and leaves it finished and its frame cleared. An async generator runs nothing by itself when it is
-# freed; that is up to the finalizer hook, which is ours.
-#
-# Only closing happens at the limit. Everything that the frames refer to is kept until the stack is short again, because
-# freeing it may run Python code that must not fail, such as the callbacks of weak dictionaries. And what is suspended
-# must be found, not just let go: one that is part of a cycle would be closed later, by the garbage collector.
-
-_Closable: TypeAlias = "types.CoroutineType[Any, Any, Any] | types.GeneratorType[Any, Any, Any]"
-
-MOST_OWNED: Final = 50_000
-"""Objects of a body that `drop` looks at; what is suspended behind more than these is freed at the limit, unseen."""
-
-MOST_SPECULATED: Final = 2_000
-"""Objects that `drop` looks at besides, in search of cycles: they may turn out to belong to the rest of the process."""
-
-_MOST_SHARED: Final = 256
-"""An object with more references than this belongs to the process, not to one body."""
-
-_SPARE_LEVELS: Final = 1 if sys.version_info < (3, 12) else 0
-"""Levels that the call of `close` takes itself: until 3.11, calls of C functions count towards the recursion limit."""
-
-_LEAVES: Final = (
-    type,
-    types.ModuleType,
-    types.CodeType,
-    asyncio.AbstractEventLoop,
-    contextvars.Context,
-    contextvars.ContextVar,
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    complex,
-)
-
-
-def _discard(roots: Sequence[Any], loop: WorkflowLoop) -> None:
-    """Finish what is suspended among `roots`, or held by nothing but them, without running any of it."""
-    hook, trace, profile, is_collecting = sys.unraisablehook, sys.gettrace(), sys.getprofile(), gc.isenabled()
-    gc.disable()
-    reach = _Reach(roots, loop if loop.is_closed() else None)
-    suspended = reach.suspended()
-    sys.unraisablehook = _IGNORE
-    sys.settrace(None)
-    # A profiler written in C is not callable, cannot be put back, and needs no level of the stack.
-    has_profile_function = callable(profile)
-    if has_profile_function:
-        sys.setprofile(None)
-    try:
-        _close_at_recursion_limit(suspended, {} if reach.is_complete else reach.found)
-        for future in reach.futures:
-            # Forgets its callbacks, and with them the cycles through the tasks and futures that wait for each other.
-            asyncio.Future.__init__(future, loop=loop)
-    finally:
-        reach.futures.clear()
-        # A frame that a traceback keeps alive also keeps the frames from which it was closed, and so these variables.
-        reach.found.clear()
-        if has_profile_function:
-            sys.setprofile(profile)
-        sys.settrace(trace)
-        sys.unraisablehook = hook
-        if is_collecting:
-            gc.enable()
-
-
-_IGNORE: Final[Callable[[Any], None]] = deque[Any](maxlen=0).append
-"""An unraisable hook that is C code: at the recursion limit nothing else can be called."""
-
-
-def _close_at_recursion_limit(suspended: list[_Closable], to_free: dict[int, Any]) -> int:
-    """Call itself to the limit, close all of `suspended` and empty `to_free` there; returns the levels from here down.
-
-    The limit itself is not touched, because it belongs to every thread of the process.
-    """
-    try:
-        levels = _close_at_recursion_limit(suspended, to_free)
-    except RecursionError:
-        levels = 0
-    if levels == _SPARE_LEVELS:
-        while suspended:
-            try:  # noqa: SIM105  # contextlib.suppress is Python code, which cannot run here
-                suspended.pop().close()
-            except (RecursionError, ValueError):  # ValueError: it is running
-                pass
-        to_free.clear()
-    return levels + 1
-
-
-_CLOSABLE: Final = (types.CoroutineType, types.GeneratorType)
-
-
-class _Reach:
-    """What some roots reach, and which of it would be freed with them.
-
-    An object would be freed if every reference to it comes from what would be freed: it is the trial deletion of the
-    garbage collector (https://devguide.python.org/internals/garbage-collector), for one small part of the heap. What
-    counting references alone would free is followed first, to its end. The rest is in cycles, or is not the body's.
-
-    The pending futures of `loop` count as roots: the driver may hold them, but has no claim on what waits for them.
-    """
-
-    def __init__(self, roots: Sequence[Any], loop: WorkflowLoop | None) -> None:
-        self.found = {id(root): root for root in roots}
-        self._roots = set(self.found)
-        self._counts = dict.fromkeys(self.found, 0)
-        self._kinds: dict[type, bool] = {}
-        followed = set(self.found)
-        self._follow(list(roots), followed, MOST_OWNED, is_speculative=False)
-        self.is_complete = len(followed) < MOST_OWNED
-        rest = [one for key, one in self.found.items() if key not in followed]
-        self._follow(rest, followed, len(followed) + MOST_SPECULATED, is_speculative=True)
-        self.futures = [one for one in self.found.values() if _is_pending_on(one, loop)]
-        self._roots.update(map(id, self.futures))
-
-    def _follow(self, pending: list[Any], followed: set[int], limit: int, *, is_speculative: bool) -> None:
-        found, counts = self.found, self._counts
-        for one in pending:
-            if len(followed) >= limit:
-                return
-            followed.add(id(one))
-            for referent in _referents(one):
-                key = id(referent)
-                if key not in counts:
-                    if self._is_foreign(referent):
-                        continue
-                    counts[key] = 0
-                    found[key] = referent
-                    if is_speculative:
-                        pending.append(referent)
-                counts[key] += 1
-                # Besides those counted: from `found`, the list of referents, the variable and the argument.
-                if not is_speculative and key not in followed and sys.getrefcount(referent) - 4 == counts[key]:
-                    pending.append(referent)
-
-    def suspended(self) -> list[_Closable]:
-        """The coroutines and generators that would be freed."""
-        kept = self._kept()
-        return [one for key, one in self.found.items() if isinstance(one, _CLOSABLE) and key not in kept]
-
-    def _kept(self) -> set[int]:
-        """The ids of those that something else refers to, directly or through others of them; never a root."""
-        probe = object()
-        self.found[id(probe)] = probe
-        references = [sys.getrefcount(one) for one in self.found.values()]
-        del self.found[id(probe)]
-        # `probe` has a reference from a variable of its own, and all those that counting adds.
-        own = references.pop() - 1
-        outside = [
-            one
-            for (key, one), total in zip(self.found.items(), references, strict=True)
-            if total - own > self._counts[key] and key not in self._roots
-        ]
-        kept = set(map(id, outside))
-        for one in outside:
-            for referent in _referents(one):
-                key = id(referent)
-                if key in self.found and key not in kept and key not in self._roots:
-                    kept.add(key)
-                    outside.append(referent)
-        return kept
-
-    def _is_foreign(self, one: Any) -> bool:
-        """Whether `one` holds nothing of a body, or belongs to the process or to the engine."""
-        kind = type(one)
-        is_foreign = self._kinds.get(kind)
-        if is_foreign is None:
-            is_foreign = self._kinds[kind] = _is_foreign_kind(kind)
-        return is_foreign or sys.getrefcount(one) > _MOST_SHARED
-
-
-def _referents(one: Any) -> Iterable[Any]:
-    if isinstance(one, types.FunctionType):
-        # Its globals would lead to the whole module.
-        outer = (id(one.__globals__), id(vars(builtins)))
-        return [referent for referent in gc.get_referents(one) if id(referent) not in outer]
-    return gc.get_referents(one)
-
-
-def _is_foreign_kind(kind: type) -> bool:
-    if kind is type(None) or kind in (asyncio.Task, asyncio.Future) or issubclass(kind, _LEAVES):
-        return True
-    module = str(kind.__module__)
-    return module.startswith("satay.") and module != __name__
-
-
-def _silenced(known: Iterable[WorkflowTask[Any]]) -> list[Any]:
-    """The coroutines of those that are not done, which will not be reported when they are freed."""
-    coros = []
-    for task in known:
-        task._log_destroy_pending = False
-        if not task.done():
-            coros.append(task.get_coro())
-    return coros
-
-
-def _forget_keys(keys: Iterable[object]) -> None:
-    """Take `keys` out of every weak dictionary: an entry whose value leads back to its key is never freed otherwise.
-
-    anyio keeps the cancel scope of a task in such an entry, which the code of the task would remove when it ends.
-    """
-    for key in keys:
-        for reference in weakref.getweakrefs(key):
-            # The callback has a weak reference to its dictionary as the default of its last parameter.
-            for default in getattr(reference.__callback__, "__defaults__", None) or ():
-                owner = default() if isinstance(default, weakref.ref) else None
-                if isinstance(owner, weakref.WeakKeyDictionary):
-                    owner.pop(key, None)
-
-
-def _is_pending_on(one: Any, loop: WorkflowLoop | None) -> bool:
-    return isinstance(one, asyncio.Future) and not one.done() and one.get_loop() is loop
-
-
-# --- where a body waits -----------------------------------------------------------------------------------------------
-
-_PLUMBING: Final = (
-    os.path.dirname(asyncio.__file__) + os.sep,
-    os.path.dirname(__file__) + os.sep,
-    contextlib.__file__,
-)
-
-_MOST_HOPS: Final = 1_000
-
-
-def _where_waiting(task: asyncio.Task[Any]) -> str | None:
-    place: str | None = None
-    seen: set[int] = set()
-    current: Any = task
-    for _ in range(_MOST_HOPS):
-        if current is None or id(current) in seen:
-            break
-        seen.add(id(current))
-        inner: Any = None
-        if isinstance(current, asyncio.Task):
-            for frame in _suspended_frames(current.get_coro()):
-                if frame.f_code.co_filename.startswith(_PLUMBING):
-                    inner = _first_pending_in(frame) or inner
-                else:
-                    place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-                    inner = None
-            inner = inner or _waiter_of(current)
-        else:
-            inner = _first_pending(getattr(current, "_children", ()))
-        current = inner
-    return place
-
-
-def _waiter_of(task: asyncio.Task[Any]) -> Any:
-    return getattr(task, "_fut_waiter", None)
-
-
-def _suspended_frames(awaitable: Any) -> Iterator[types.FrameType]:
-    """The frames from `awaitable` inwards."""
-    for _ in range(_MOST_HOPS):
-        for prefix in ("cr", "gi", "ag"):
-            frame = getattr(awaitable, f"{prefix}_frame", None)
-            if frame is not None:
-                yield frame
-                awaitable = getattr(awaitable, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await")
-                break
-        else:
-            # Awaitables made in C, such as `__anext__` of an async generator, show what they wait for to nobody else.
-            inside = (one for one in gc.get_referents(awaitable) if isinstance(one, _SUSPENDABLE))
-            awaitable = next(inside, None)
-        if awaitable is None or isinstance(awaitable, asyncio.Future):
-            return
-
-
-_SUSPENDABLE: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
-
-
-def _first_pending_in(frame: types.FrameType) -> Any:
-    """The first pending task for which a frame of `asyncio.wait` or of a `TaskGroup` waits."""
-    variables = frame.f_locals
-    candidates = variables.get("fs") or getattr(variables.get("self"), "_tasks", None)
-    return _first_pending(candidates if isinstance(candidates, Iterable) else ())
-
-
-def _first_pending(futures: Iterable[Any]) -> Any:
-    return next((future for future in futures if isfuture(future) and not future.done()), None)

@@ -35,7 +35,19 @@ from satay.errors import (
     WorkflowCancelledError,
 )
 from satay.failures import encode_failure
-from satay.journal import CANCEL_REQUESTED, CHILD_ENDED, DECISION, MAX_PAGE, Blob, Claim, Journal, NewRun, Owner
+from satay.journal import (
+    CANCEL_REQUESTED,
+    CHILD_ENDED,
+    DECISION,
+    MAX_PAGE,
+    PARENT_ASKS,
+    TERMINATION_REQUESTED,
+    Blob,
+    Claim,
+    Journal,
+    NewRun,
+    Owner,
+)
 from satay.logs import log
 from satay.model import TERMINAL_ENTRIES, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
@@ -134,12 +146,14 @@ class Scheduler:
             self._let_go()
 
     async def _drain(self) -> None:
-        if self._attempts:
-            await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
-        appends = [append for drive in self._drives.values() if (append := drive.surrender()) is not None]
-        await _ended({*self._attempts, *self._background, *self._taking_over.values()})
-        await asyncio.gather(*map(self.journal.append, appends), return_exceptions=True)
-        await self.journal.retire(self.owner_id)
+        try:
+            if self._attempts:
+                await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
+        finally:  # Whoever has no time to wait cancels this, and the runs are given back all the same.
+            appends = [append for drive in self._drives.values() if (append := drive.surrender()) is not None]
+            await _ended({*self._attempts, *self._background, *self._taking_over.values()})
+            await asyncio.gather(*map(self.journal.append, appends), return_exceptions=True)
+            await self.journal.retire(self.owner_id)
 
     def _let_go(self) -> None:
         """Drop what is in memory, and tell those who wait that nothing more will come."""
@@ -277,7 +291,7 @@ class Scheduler:
     async def _cancel_with_parent(self, drive: Drive, parent_id: str) -> None:
         parent = await self.journal.record(parent_id)
         if parent is not None and parent.status.is_terminal:
-            await self.cancel(drive.run_id)
+            await self.post(drive.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
 
     async def read_all(self, run_id: str) -> list[Entry]:
         """The whole journal of a run."""
@@ -302,6 +316,10 @@ class Scheduler:
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
         await self.post(run_id, CANCEL_REQUESTED, None, None, "null")
+
+    async def terminate(self, run_id: str) -> None:
+        """Ask for a run to end at once. Raises `RunNotFoundError`."""
+        await self.post(run_id, TERMINATION_REQUESTED, None, None, "null")
 
     async def post(self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str) -> bool:
         """Put a message in the inbox, and wake the run that it can be delivered to, if this process drives it."""
@@ -639,14 +657,16 @@ class Scheduler:
         if drive.is_suspended or drive.is_ended:
             return
         for message in messages:
-            if self._is_closing and message.type != CANCEL_REQUESTED:
+            if self._is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
                 continue  # The rest is for whoever drives the run next, but an attempt that drains can be stopped.
             if drive.take_in_hand(message.id) and not self._hand_over_one(drive, message):
                 drive.put_back(message.id)
 
     def _hand_over_one(self, drive: Drive, message: Message) -> bool:
         """Give a message to the drive; false if nothing there can use it now."""
-        if message.type == CANCEL_REQUESTED:
+        if message.type == TERMINATION_REQUESTED:
+            drive.request_termination(message.id)
+        elif message.type == CANCEL_REQUESTED:
             drive.request_cancel(message.id)
         elif message.type == CHILD_ENDED:
             call = drive.child_call(message.key)
@@ -712,7 +732,7 @@ class Scheduler:
             continued_as = (await self._read_ending(record)).continued_as
             record = None if continued_as is None else await self.journal.record(continued_as)
         if record is not None and record.parent_id == parent_id:
-            await self.cancel(record.run_id)
+            await self.post(record.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
             await self._take_over_quietly(record.run_id)
 
     # --- waking -------------------------------------------------------------------------------------------------------
@@ -778,8 +798,8 @@ class Scheduler:
 
     async def _plan_next_sweep(self, whose: str | None) -> None:
         next_wake = await self.journal.next_wake(whose)
-        if next_wake is not None:
-            next_wake = max(next_wake, self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS))
+        if next_wake is not None and next_wake <= self.clock.now():  # Nobody here can drive it: look again later.
+            next_wake = self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS)
         if next_wake is not None and (self._sleepers_due is None or next_wake < self._sleepers_due):
             self._sleepers_due = next_wake
             self._set_alarm()

@@ -1,4 +1,4 @@
-"""Drives runs for tests: within a bound on hangs, and through a crash after which a body runs again from its journal."""
+"""Drives runs for tests: within a bound on hangs, and through a crash after which a body runs again."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -227,6 +227,35 @@ def test_asking_again_changes_nothing(tmp_path: Path) -> None:
     assert ["tidied"] == ran
 
 
+def test_a_run_whose_cleanup_never_ends_can_be_terminated(tmp_path: Path) -> None:
+    @satay.workflow
+    async def lingers() -> None:
+        try:
+            await satay.wait_for_event("never")
+        finally:
+            await note("began to tidy")
+            await satay.wait_for_event("never either")
+            await note("tidied")
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(lingers, run_id="r")
+            await settle(app)
+            await handle.cancel()
+            await settle(app)
+            assert satay.RunStatus.WAITING == await handle.status()
+            await handle.terminate()
+            with pytest.raises(WorkflowCancelledError):
+                await handle.result()
+            await handle.terminate()
+            return await types_of(app, "r")
+
+    types = in_loop(run())
+
+    assert [EntryType.WORKFLOW_CANCEL_REQUESTED, EntryType.WORKFLOW_CANCELLED] == types[-2:]
+    assert ["began to tidy"] == ran
+
+
 def test_cancelling_a_run_that_has_ended_changes_nothing(tmp_path: Path) -> None:
     @satay.workflow
     async def ends() -> str:

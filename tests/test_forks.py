@@ -15,7 +15,6 @@ import pytest
 
 import satay
 from satay import ForkReceipt, RunStatus
-from satay.comparison import CallStatus
 from satay.errors import (
     AppClosedError,
     DecodeError,
@@ -36,6 +35,7 @@ from satay.errors import (
 from satay.journal import Append
 from satay.model import Entry, EntryType
 from satay.replay import facts
+from satay.reports import CallStatus
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 

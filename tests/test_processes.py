@@ -26,7 +26,7 @@ from satay.settings import Settings
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects, read_lines
 from tests.programs.starting import PATIENCE_SECONDS, Ended, Program, all_of, module, promptly, wait_until
 from tests.programs.worker import RESULTS
-from tests.programs.workload import countdown, expected, gated
+from tests.programs.workload import countdown, expected, gated, waiting
 from tests.test_invariants import History, check_well_formed
 
 pytestmark = pytest.mark.slow
@@ -331,6 +331,25 @@ def test_a_second_signal_ends_the_process_at_once(number: signal.Signals, tmp_pa
     with start_gated(tmp_path) as second:
         assert RESULT == second.end().last_line
     check_well_formed(read_history(tmp_path))
+
+
+def test_a_signal_while_the_block_ends_cuts_the_grace_time_short(tmp_path: Path) -> None:
+    start = """
+        await app.start(gated, str(place / "gate"), run_id="gated")
+        while not (place / "effects").exists() or "file" not in (place / "effects").read_text():
+            await asyncio.sleep(0.01)
+        print("ends", flush=True)
+    """
+    with start_gated(tmp_path, start, grace=60.0) as program:
+        program.wait_for("ends")
+        time.sleep(0.1)
+        assert program.is_running
+        program.send_signal(signal.SIGTERM)
+        ended = program.end(promptly())
+
+    assert (-signal.SIGTERM, "") == (ended.status, ended.errors), ended
+    assert EntryType.WORKFLOW_SUSPENDED == types_of(tmp_path)[-1]
+    assert [] == owners_of(tmp_path)
 
 
 def test_a_process_that_drains_keeps_its_runs_until_it_is_done(tmp_path: Path) -> None:
@@ -887,6 +906,46 @@ def test_a_run_whose_workflow_ended_the_process_goes_on_when_the_code_is_correct
 
 
 # --- opening, closing and recovering in any interleaving --------------------------------------------------------------
+
+
+def test_what_was_asked_for_before_a_block_ends_is_there_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EFFECTS_VARIABLE, str(tmp_path / "effects"))
+
+    async def main() -> None:
+        async with satay.run_app(data_dir=tmp_path) as app:
+            handles = [app.start(waiting, number, run_id=f"run-{number}") for number in range(100)]
+            assert 100 == len(handles)
+        async with satay.run_app(data_dir=tmp_path) as app:
+            assert 100 == len(await app.runs())
+
+    asyncio.run(main())
+
+
+def test_an_app_whose_closing_is_cancelled_gives_its_runs_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EFFECTS_VARIABLE, str(tmp_path / "effects"))
+
+    async def block() -> None:
+        async with satay.run_app(data_dir=tmp_path, grace_seconds=60) as app:
+            await app.start(gated, str(tmp_path / "never"), run_id="gated")
+            await asyncio.sleep(0.1)
+
+    async def main() -> None:
+        task = asyncio.create_task(block())
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        task.cancel()
+        async with asyncio.timeout(promptly()):
+            await asyncio.wait({task})
+
+        assert task.cancelled()
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    asyncio.run(main())
+
+    assert [] == owners_of(tmp_path)
+    assert EntryType.WORKFLOW_SUSPENDED == types_of(tmp_path)[-1]
 
 
 def owners_of(place: Path) -> list[Any]:

@@ -673,6 +673,38 @@ def test_other_policies_make_the_calls_that_were_never_recorded(tmp_path: Path) 
     assert ["other x"] == ran
 
 
+@pytest.mark.parametrize("policy", ["warn", "off"])
+def test_other_policies_go_on_with_calls_that_were_in_flight(policy: str, tmp_path: Path) -> None:
+    async def new_then_both() -> str:
+        new = await step("new")
+        return new + "".join(await satay.gather(other("b"), hop("c", 0.0)))
+
+    async def both() -> str:
+        return "".join(await satay.gather(other("b"), hop("c", 0.0)))
+
+    async def run() -> tuple[Any, list[str]]:
+        faults = Faults().crash_after(type=EntryType.TASK_SCHEDULED)
+        result, _ = await crash_and_edit(tmp_path, both, new_then_both, faults, nondeterminism=policy)
+        async with open_app(tmp_path) as app:
+            return result, await types_of(app, "r")
+
+    result, types = in_loop(run())
+
+    assert "newbc" == result
+    assert ["b", "c", "new"] == sorted(name.removeprefix("other ") for name in ran)
+    assert 3 == types.count(EntryType.TASK_SCHEDULED) == types.count(EntryType.TASK_COMPLETED)
+
+
+def test_what_a_loose_policy_recorded_is_followed_strictly_from_then_on_or_refused(tmp_path: Path) -> None:
+    async def run() -> tuple[Any, Any]:
+        fault = Faults().crash_before(type=EntryType.WORKFLOW_COMPLETED)
+        first, _ = await crash_and_edit(tmp_path, then_rest(a_then_b), then_rest(b_then_a), fault, nondeterminism="off")
+        async with open_app(tmp_path) as app:
+            return first, await app.resume("r").result()
+
+    assert ("ba", "ba") == in_loop(run())
+
+
 def test_a_run_that_ends_early_under_a_loose_policy_completes(tmp_path: Path) -> None:
     result, _ = in_loop(crash_and_edit(tmp_path, a_then_b, a_only, nondeterminism="warn"))
 

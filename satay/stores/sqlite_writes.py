@@ -15,6 +15,7 @@ from satay.errors import JournalConflictError, MessageTakenError, RunExistsError
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
+    PARENT_ASKS,
     Append,
     Blob,
     Claim,
@@ -427,8 +428,9 @@ def _end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
         (at, lease.run_id),
     )
     cursor.execute(
-        f"INSERT INTO inbox (run, type, payload, at) SELECT key, '{CANCEL_REQUESTED}', '{NO_PAYLOAD}', ? "
-        f"FROM runs WHERE parent_id = ? AND status IN {LIVE}",
+        "INSERT INTO inbox (run, type, event_id, payload, at) "
+        f"SELECT key, '{CANCEL_REQUESTED}', '{PARENT_ASKS}', '{NO_PAYLOAD}', ? "
+        f"FROM runs WHERE parent_id = ? AND status IN {LIVE} ON CONFLICT DO NOTHING",
         (at, lease.run_id),
     )
 
