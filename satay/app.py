@@ -24,7 +24,6 @@ from satay.errors import (
     JournalError,
     RunConflictError,
     RunExistsError,
-    RunNotFoundError,
     UsageError,
     WorkflowCancelledError,
 )
@@ -298,9 +297,9 @@ class App:
         request: ForkRequest,
         fork_id: str,
     ) -> "ForkHandle[Any]":
-        entries = await scheduler.read_all(source.run_id)
+        entries = await scheduler.archive.entries(source.run_id)
         prefix = entries[: resolve_cut(source, entries, request.cut)]
-        blobs = await scheduler.read_values(source.run_id, prefix, needed_blobs(prefix))
+        blobs = await scheduler.archive.values(source.run_id, prefix, needed_blobs(prefix))
         origin = origin_of(source.run_id, prefix, blobs)
         fork, receipt, new_origin = plan_new_fork(
             source, origin, prefix, definition, request, fork_id, scheduler.owner_id, self._clock
@@ -416,7 +415,7 @@ class App:
     async def _undecided_call(self, run_id: str, seq: int | None) -> Entry:
         scheduler = await self._ready()
         await self._record(run_id)
-        entries = await scheduler.read_all(run_id)
+        entries = await scheduler.archive.entries(run_id)
         undecided: dict[int, Entry] = {}
         for entry in entries:
             if entry.type == EntryType.DECISION_REQUESTED:
@@ -482,7 +481,7 @@ class App:
         await self._record(run_id)
         has_ended = False
         while True:
-            news = scheduler.news_of(run_id)
+            news = scheduler.waiters.next_entry(run_id)
             page = await scheduler.journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
             for entry in page:
                 yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), facts(entry))
@@ -505,16 +504,11 @@ class App:
     async def _history(self, run_id: str) -> RunHistory:
         scheduler = await self._ready()
         record = await self._record(run_id)
-        entries = await scheduler.read_all(run_id)
-        return RunHistory(record, entries, await scheduler.read_values(run_id, entries, referenced_blobs(entries)))
+        entries = await scheduler.archive.entries(run_id)
+        return RunHistory(record, entries, await scheduler.archive.values(run_id, entries, referenced_blobs(entries)))
 
     async def _record(self, run_id: str) -> RunRecord:
-        record = await (await self._ready()).journal.record(run_id)
-        if record is None:
-            raise RunNotFoundError(
-                f"there is no run {run_id!r} in this journal; app.runs() lists the runs that there are", run_id=run_id
-            )
-        return record
+        return await (await self._ready()).archive.record(run_id)
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
         """Wait for a run to end and return its result. With `drive`, drive the run if nobody does."""

@@ -19,6 +19,7 @@ from functools import partial, wraps
 from random import Random
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
+from satay.archive import Ending
 from satay.calls import (
     ATTEMPT_NOTES,
     Arrival,
@@ -120,14 +121,6 @@ class DriveSettings:
     allow_pickle: bool = False
 
 
-class Ending(NamedTuple):
-    """How a run ended: its status, the text of its result or error, and the run that goes on in its place."""
-
-    status: RunStatus
-    text: str | None
-    continued_as: str | None
-
-
 class DriveHost(Protocol):
     """What a drive needs of the scheduler that steps it. Every method returns at once."""
 
@@ -186,7 +179,6 @@ class Drive:
         "_turn_callbacks",
         "_wants_messages",
         "active",
-        "armed_for",
         "before",
         "calls",
         "cancel_requested",
@@ -222,7 +214,6 @@ class Drive:
         self.pins = 0
         self.parent_id = origin.parent_id
         self.before: RunRecord | None = None
-        self.armed_for: int | None = None
         self.cancel_requested = False
         self.is_live = False
         self.ending: Ending | None = None
@@ -746,14 +737,17 @@ class Drive:
             self._commit()
 
     @stops_on_error
-    def follow_child(self, call: ChildCall, run_id: str, taken: int | None) -> None:
-        """A child went on as another run: wait for that one."""
-        call.run_id = run_id
-        self._recorder.close_wait(call.seq)
-        self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
+    def follow_child(self, call: ChildCall, ended_id: str, run_id: str, taken: int | None) -> None:
+        """The child `ended_id` went on as another run: wait for that one."""
+        if self.is_ended:
+            return
         if taken is not None:
             self._recorder.take_message(taken)
-        self._starts.append(call)
+        if call.run_id == ended_id and self.calls.get(call.seq) is call:
+            call.run_id = run_id
+            self._recorder.close_wait(call.seq)
+            self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
+            self._starts.append(call)
         self._commit()
 
     def _pump(self) -> None:

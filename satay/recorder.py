@@ -59,7 +59,7 @@ class Recorder:
     @property
     def is_empty(self) -> bool:
         """Whether the turn at hand has nothing to write."""
-        return not self._entries and not self._opened and not self._closed
+        return not (self._entries or self._opened or self._closed or self._taken)
 
     @property
     def pending(self) -> int:

@@ -7,40 +7,32 @@ row with a wake-up time, and is rebuilt when that comes.
 
 import asyncio
 import contextvars
-import heapq
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from satay.archive import Archive, Ending
 from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
-from satay.clock import MICROSECONDS, Alarm, Chance, Clock
+from satay.children import Children
+from satay.clock import MICROSECONDS, Chance, Clock
 from satay.definitions import Workflow, find_workflow, workflows
-from satay.drive import Drive, DriveSettings, Ending
+from satay.drive import Drive, DriveSettings
 from satay.errors import (
-    AppClosedError,
     JournalConflictError,
-    JournalCorruptError,
     JournalError,
     LeaseHeldError,
     NeedsDecisionError,
-    RunConflictError,
-    RunExistsError,
-    RunNotFoundError,
     SatayError,
-    WorkflowCancelledError,
 )
-from satay.failures import encode_failure
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
     DECISION,
-    MAX_PAGE,
-    PARENT_ASKS,
     TERMINATION_REQUESTED,
     Blob,
     Claim,
@@ -49,11 +41,13 @@ from satay.journal import (
     Owner,
 )
 from satay.logs import log
-from satay.model import TERMINAL_ENTRIES, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
+from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
-from satay.replay import Divergence, blob_reference, facts, needed_blobs, value_text
+from satay.replay import Divergence, needed_blobs
 from satay.threads import DEFAULT_THREADS, ThreadPool
+from satay.waiters import Waiters
+from satay.wakes import Wakes
 from satay.watch import TurnWatch
 
 WAKES_PER_SWEEP: Final = 500
@@ -61,9 +55,6 @@ WAKES_PER_SWEEP: Final = 500
 
 HEARTBEATS_PER_LEASE: Final = 3
 """How often the owner's row is renewed within the time of a lease."""
-
-MAX_STALE_DUES: Final = 256
-"""How many wake-up times of drives that are gone may lie about before they are cleared away."""
 
 STOPPING_SECONDS: Final = 1.0
 """How long attempts that are cancelled at closing may take to end."""
@@ -96,6 +87,8 @@ class Scheduler:
         self.chance = chance
         self.settings = settings
         self.drive_settings = settings.drive
+        self.archive = Archive(journal)
+        self.waiters = Waiters()
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -108,12 +101,8 @@ class Scheduler:
         self._look_again: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._attempts: set[asyncio.Task[Any]] = set()
-        self._dues: list[tuple[int, str]] = []
-        self._alarm: tuple[int, Alarm] | None = None
-        self._sleepers_due: int | None = None
-        self._endings: dict[str, list[asyncio.Future[Ending | None]]] = {}
-        self._news: dict[str, asyncio.Future[None]] = {}
-        self._failures: dict[str, BaseException] = {}
+        self._wakes = Wakes(clock, self._ring)
+        self._children = Children(self)
         self._seen_message = 0
         self._living: set[str] = set()
         self._is_closing = False
@@ -134,8 +123,7 @@ class Scheduler:
     async def close(self) -> None:
         """Let running attempts finish within the grace time, write what they brought, and give every run back."""
         self._is_closing = True
-        if self._alarm is not None:
-            self._alarm[1].cancel()
+        self._wakes.close()
         try:
             await self._drain()
         finally:
@@ -163,8 +151,7 @@ class Scheduler:
             drive.suspend()
         self._drives.clear()
         self._parked.clear()
-        for waiter in [waiter for waiters in self._endings.values() for waiter in waiters]:
-            waiter.cancel()
+        self.waiters.close()
 
     # --- for tests ----------------------------------------------------------------------------------------------------
 
@@ -190,8 +177,7 @@ class Scheduler:
         """
         self._is_closing = True
         leave(self.owner_id)
-        if self._alarm is not None:
-            self._alarm[1].cancel()
+        self._wakes.close()
         ending = {*self.working(), *(task for task in (self._beat, self._poll) if task is not None)}
         for task in ending:
             task.cancel()
@@ -230,8 +216,8 @@ class Scheduler:
     def adopt(self, drive: Drive, resumed: bool) -> None:
         """Begin a drive whose lease this scheduler holds."""
         self._drives[drive.run_id] = drive
-        self._failures.pop(drive.run_id, None)
-        self._loop.call_soon(self._begin, drive, resumed, context=self._context)
+        self.waiters.forget_failure(drive.run_id)
+        self.step(self._begin, drive, resumed)
 
     def _begin(self, drive: Drive, resumed: bool) -> None:
         if self._is_closing or drive.is_suspended:
@@ -275,8 +261,8 @@ class Scheduler:
 
     async def _load(self, claim: Claim, definition: Workflow[..., Any]) -> Drive:
         try:
-            entries = await self.read_all(claim.lease.run_id)
-            blobs = await self.read_values(claim.lease.run_id, entries, needed_blobs(entries))
+            entries = await self.archive.entries(claim.lease.run_id)
+            blobs = await self.archive.values(claim.lease.run_id, entries, needed_blobs(entries))
             origin = origin_of(claim.lease.run_id, entries, blobs)
             drive = Drive(self, claim.lease, definition, origin, entries, blobs)
         except BaseException:
@@ -285,33 +271,8 @@ class Scheduler:
         drive.before = claim.before
         self.adopt(drive, resumed=claim.before.status == RunStatus.RUNNING and len(entries) > 1)
         if claim.before.parent_id is not None:
-            self._spawn(self._cancel_with_parent(drive, claim.before.parent_id))
+            self.spawn(self._children.stop_with_parent(drive, claim.before.parent_id))
         return drive
-
-    async def _cancel_with_parent(self, drive: Drive, parent_id: str) -> None:
-        parent = await self.journal.record(parent_id)
-        if parent is not None and parent.status.is_terminal:
-            await self.post(drive.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
-
-    async def read_all(self, run_id: str) -> list[Entry]:
-        """The whole journal of a run."""
-        entries: list[Entry] = []
-        while True:
-            page = await self.journal.read(run_id, after=len(entries), limit=MAX_PAGE)
-            entries += page
-            if len(page) < MAX_PAGE:
-                return entries
-
-    async def read_values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
-        """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
-        try:
-            return await self.journal.blobs(digests)
-        except JournalCorruptError as error:
-            where = [
-                entry for entry in entries if (digest := blob_reference(entry)) is not None and digest in str(error)
-            ]
-            named = f"entry {where[0].seq} ({where[0].type})" if where else "an entry"
-            raise JournalCorruptError(f"{named} of run {run_id!r} cannot be read: {error}") from error
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
@@ -368,10 +329,10 @@ class Scheduler:
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:
         if not self._is_closing:
-            self._spawn(self._start_child(drive, call))
+            self.spawn(self._children.start(drive, call))
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
-        self._spawn(self._stop_child(drive.run_id, call.run_id))
+        self.spawn(self._children.stop(drive.run_id, call.run_id))
 
     def look_for_messages(self, drive: Drive) -> None:
         if drive.is_suspended:
@@ -382,19 +343,15 @@ class Scheduler:
             return
         self._looking.add(drive.run_id)
         drive.pins += 1
-        self._spawn(self._look_for_messages(drive))
+        self.spawn(self._look_for_messages(drive))
 
     def wake_at(self, drive: Drive, due: int) -> None:
-        if drive.armed_for is not None and drive.armed_for <= due:
-            return
-        drive.armed_for = due
-        heapq.heappush(self._dues, (due, drive.run_id))
-        self._set_alarm()
+        self._wakes.wake(drive.run_id, due)
 
     def turn_committed(self, drive: Drive) -> None:
-        self._tell_news(drive.run_id)
+        self.waiters.tell_of_entry(drive.run_id)
         if drive.is_undecided:
-            self._tell(drive.run_id)
+            self.waiters.tell(drive.run_id)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -411,32 +368,24 @@ class Scheduler:
     def _evict(self, drive: Drive) -> None:
         due = drive.earliest()
         drive.suspend()
-        drive.armed_for = None
         self._drives.pop(drive.run_id, None)
-        if len(self._dues) > MAX_STALE_DUES + 2 * len(self._drives):
-            self._dues = [(due, run_id) for due, run_id in self._dues if self._is_armed(run_id, due)]
-            heapq.heapify(self._dues)
-        if due is not None and (self._sleepers_due is None or due < self._sleepers_due):
-            self._sleepers_due = due
-            self._set_alarm()
-
-    def _is_armed(self, run_id: str, due: int) -> bool:
-        drive = self._drives.get(run_id)
-        return drive is not None and drive.armed_for == due
+        self._wakes.forget(drive.run_id)
+        if due is not None:
+            self._wakes.sweep(due)
 
     def drive_ended(self, drive: Drive) -> None:
         self._forget(drive)
-        self._tell_news(drive.run_id)
+        self.waiters.tell_of_entry(drive.run_id)
         assert drive.ending is not None
-        self._tell(drive.run_id, drive.ending)
+        self.waiters.tell(drive.run_id, drive.ending)
         if drive.ending.continued_as is not None:
-            self._spawn(self._take_over_quietly(drive.ending.continued_as))
+            self.spawn(self.take_over_quietly(drive.ending.continued_as))
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
             if parent is not None:
                 self.look_for_messages(parent)
             else:
-                self._spawn(self._wake_if_ours(drive.parent_id))
+                self.spawn(self._wake_if_ours(drive.parent_id))
 
     def drive_stopped(self, drive: Drive, error: BaseException) -> None:
         self._forget(drive)
@@ -445,12 +394,11 @@ class Scheduler:
                 call.running.cancel()
         if isinstance(error, JournalConflictError):
             log().info("run.lost", run_id=drive.run_id, error=str(error))
-            self._spawn(self._try_again(drive.run_id))
+            self.spawn(self._try_again(drive.run_id))
             return
         log().error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
-        self._failures[drive.run_id] = error
-        self._tell(drive.run_id)
-        self._spawn(self._give_back(drive))
+        self.waiters.note_failure(drive.run_id, error)
+        self.spawn(self._give_back(drive))
 
     def schedule_differed(self, drive: Drive, divergence: Divergence) -> None:
         if self.drive_settings.nondeterminism == "warn":
@@ -488,12 +436,12 @@ class Scheduler:
         """
         while True:
             if run_id not in self._drives:
-                record = await self._required(run_id)
+                record = await self.archive.record(run_id)
                 if record.status.is_terminal:
-                    return await self._read_ending(record)
+                    return await self.archive.ending(run_id)
                 if record.status == RunStatus.NEEDS_DECISION:
-                    raise self._undecided(run_id)
-                self._raise_failure(run_id)
+                    raise _undecided(run_id)
+                self.waiters.raise_failure(run_id)
                 if drive:
                     await self.take_over(run_id)
                 elif await self._is_nobodys(record):
@@ -501,32 +449,25 @@ class Scheduler:
                         f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume",
                         run_id=run_id,
                     )
-            ending = await self._until_news(run_id)
+            ending = await self._wait_for_ending(run_id)
             if ending is not None:
                 return ending
-            self._raise_failure(run_id)
+            self.waiters.raise_failure(run_id)
 
-    async def _until_news(self, run_id: str) -> Ending | None:
+    async def _wait_for_ending(self, run_id: str) -> Ending | None:
         """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
         driven = self._drives.get(run_id)
-        news = self._loop.create_future()
-        self._endings.setdefault(run_id, []).append(news)
-        try:
-            await self._refuse_undecided(driven, run_id)
-            done, _ = await asyncio.wait(
-                (news,), timeout=self.settings.poll_seconds if driven is None else self._beat_seconds
-            )
-            if driven is not None and not done:
-                await self._stop_if_lost(driven)
-        finally:
-            waiting = self._endings.get(run_id, [])
-            if news in waiting:
-                waiting.remove(news)
-            if not waiting:
-                self._endings.pop(run_id, None)
-        if news.cancelled():
-            raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
-        return news.result() if news.done() else None
+        if driven is None:
+            return await self.waiters.wait(run_id, self.settings.poll_seconds)
+        waiting = self.waiters.wait(run_id, self._beat_seconds)
+        if _waits_for_decision(driven):
+            waiting.close()
+            await self._refuse_undecided(driven)
+            return None
+        ending = await waiting
+        if ending is None and self._drives.get(run_id) is driven:
+            await self._stop_if_lost(driven)
+        return ending
 
     async def _stop_if_lost(self, drive: Drive) -> None:
         """Stop a drive whose run another process took over: one that waits writes nothing, and would never notice."""
@@ -536,55 +477,17 @@ class Scheduler:
                 JournalConflictError(f"run {drive.run_id!r} was taken over while it waited", run_id=drive.run_id)
             )
 
-    async def _refuse_undecided(self, drive: Drive | None, run_id: str) -> None:
-        """Raise `NeedsDecisionError` where the drive waits for a decision and none is in its inbox."""
-        if drive is not None and _waits_for_decision(drive):
-            messages = await self.journal.messages(run_id)
-            # A decision that was taken meanwhile is no longer in the inbox, but then the drive waits for it no more.
-            if _waits_for_decision(drive) and all(message.type != DECISION for message in messages):
-                raise self._undecided(run_id)
-
-    def news_of(self, run_id: str) -> "asyncio.Future[None]":
-        """Done when this process next writes to the run's journal; never, where another process drives the run."""
-        news = self._news.get(run_id)
-        if news is None or news.done():
-            news = self._news[run_id] = self._loop.create_future()
-        return news
+    async def _refuse_undecided(self, drive: Drive) -> None:
+        """Raise `NeedsDecisionError`, unless the decision is in the inbox."""
+        messages = await self.journal.messages(drive.run_id)
+        # A decision that was taken meanwhile is no longer in the inbox, but then the drive waits for it no more.
+        if _waits_for_decision(drive) and all(message.type != DECISION for message in messages):
+            raise _undecided(drive.run_id)
 
     async def retry(self, run_id: str) -> None:
         """Take a run over, also one that stopped here with an error before."""
-        self._failures.pop(run_id, None)
+        self.waiters.forget_failure(run_id)
         await self.take_over(run_id)
-
-    def _tell_news(self, run_id: str) -> None:
-        if self._news:
-            news = self._news.pop(run_id, None)
-            if news is not None and not news.done():
-                news.set_result(None)
-
-    def _tell(self, run_id: str, ending: Ending | None = None) -> None:
-        """Wake those who wait for a run: it has ended, or something keeps it from going on."""
-        for news in self._endings.pop(run_id, ()):
-            if not news.done():
-                news.set_result(ending)
-
-    def _raise_failure(self, run_id: str) -> None:
-        failure = self._failures.get(run_id)
-        if failure is not None:
-            raise failure
-
-    def _undecided(self, run_id: str) -> NeedsDecisionError:
-        return NeedsDecisionError(
-            f"run {run_id!r} stopped at an external call of which nobody knows whether it took effect; find out, then "
-            'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
-            run_id=run_id,
-        )
-
-    async def _required(self, run_id: str) -> RunRecord:
-        record = await self.journal.record(run_id)
-        if record is None:
-            raise RunNotFoundError(f"there is no run {run_id!r} in this journal", run_id=run_id)
-        return record
 
     async def _is_nobodys(self, record: RunRecord) -> bool:
         if record.owner == self.owner_id or record.status == RunStatus.NEEDS_DECISION:
@@ -593,19 +496,14 @@ class Scheduler:
         owners = await self.journal.owners()
         return not any(owner.id == record.owner and owner.expires_at > now and not is_dead(owner) for owner in owners)
 
-    async def _read_ending(self, record: RunRecord) -> Ending:
-        last = await self.journal.last(record.run_id)
-        if last is None or last.type not in TERMINAL_ENTRIES:
-            raise JournalCorruptError(f"run {record.run_id!r} is {record.status}, but its journal does not end so")
-        text = value_text(last)
-        reference = blob_reference(last) if text is None else None
-        if reference is not None:
-            text = (await self.read_values(record.run_id, [last], {reference}))[reference]
-        return Ending(record.status, text, facts(last).get("continued_as") if text is None else None)
-
     # --- background ---------------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def step(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call back when no task of the host is current, so that a body may be stepped."""
+        self._loop.call_soon(callback, *args, context=self._context)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background."""
         task = self._loop.create_task(work, context=self._context.copy())
         self._background.add(task)
         task.add_done_callback(self._background_done)
@@ -619,6 +517,7 @@ class Scheduler:
         if self._drives.get(drive.run_id) is drive:
             del self._drives[drive.run_id]
         self._parked.pop(drive.run_id, None)
+        self._wakes.forget(drive.run_id)
 
     async def _give_back(self, drive: Drive) -> None:
         with suppress(JournalError):
@@ -629,7 +528,7 @@ class Scheduler:
         try:
             await self.take_over(run_id)
         finally:
-            self._tell(run_id)
+            self.waiters.tell(run_id)
 
     async def _look_for_messages(self, drive: Drive) -> None:
         drive.forget_landed_messages()
@@ -637,7 +536,7 @@ class Scheduler:
         try:
             messages = await self.journal.messages(drive.run_id)
         finally:
-            self._loop.call_soon(self._looked, drive, messages, context=self._context)
+            self.step(self._looked, drive, messages)
 
     def _looked(self, drive: Drive, messages: Sequence[Message]) -> None:
         self._looking.discard(drive.run_id)
@@ -645,9 +544,9 @@ class Scheduler:
         if drive.run_id in self._look_again:
             self._look_again.discard(drive.run_id)
             self.look_for_messages(drive)
-        self._unpin(drive)
+        self.unpin(drive)
 
-    def _unpin(self, drive: Drive) -> None:
+    def unpin(self, drive: Drive) -> None:
         """Something is over for which the drive had to stay in memory."""
         drive.pins -= 1
         if self._drives.get(drive.run_id) is drive:
@@ -672,98 +571,23 @@ class Scheduler:
             call = drive.child_call(message.key)
             if call is None:
                 return False
-            drive.pins += 1
-            self._spawn(self._hear_of_child(drive, call, message.id))
+            self._children.hear(drive, call, message.id)
         elif message.type == DECISION:
             drive.decide(json.loads(message.payload), message.id)
         else:
             return drive.receive(message)
         return True
 
-    async def _start_child(self, drive: Drive, call: ChildCall) -> None:
-        assert call.input_text is not None
-        child_id = call.run_id
-        try:
-            await self.create(call.workflow, child_id, call.input_text, None, drive.run_id)
-        except RunExistsError:
-            await self._attach_child(drive, call)
-        if drive.calls.get(call.seq) is not call and not drive.is_suspended:
-            await self._stop_child(drive.run_id, child_id)
-
-    async def _attach_child(self, drive: Drive, call: ChildCall) -> None:
-        record = await self._required(call.run_id)
-        if record.parent_id != drive.run_id:
-            error = RunConflictError(
-                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another "
-                "run already; give the call a key",
-                run_id=call.run_id,
-            )
-            arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error))
-            self._loop.call_soon(drive.arrive, arrival, context=self._context)
-        elif record.status.is_terminal:
-            await self._child_ended(drive, call, None)
-        else:
-            await self.take_over(call.run_id)
-
-    async def _hear_of_child(self, drive: Drive, call: ChildCall, taken: int) -> None:
-        try:
-            await self._child_ended(drive, call, taken)
-        finally:
-            self._loop.call_soon(self._unpin, drive, context=self._context)
-
-    async def _child_ended(self, drive: Drive, call: ChildCall, taken: int | None) -> None:
-        ending = await self._read_ending(await self._required(call.run_id))
-        if ending.continued_as is not None:
-            self._loop.call_soon(drive.follow_child, call, ending.continued_as, taken, context=self._context)
-            return
-        is_completed = ending.status == RunStatus.COMPLETED
-        type = EntryType.CHILD_WORKFLOW_COMPLETED if is_completed else EntryType.CHILD_WORKFLOW_FAILED
-        text = ending.text
-        if ending.status == RunStatus.CANCELLED:
-            text = encode_failure(
-                WorkflowCancelledError(f"child run {call.run_id!r} was cancelled", run_id=call.run_id)
-            )
-        arrival = Arrival(type, call, f'"call":{call.seq}', text, taken=taken)
-        self._loop.call_soon(drive.arrive, arrival, context=self._context)
-
-    async def _stop_child(self, parent_id: str, run_id: str) -> None:
-        record = await self.journal.record(run_id)
-        while record is not None and record.status.is_terminal:
-            continued_as = (await self._read_ending(record)).continued_as
-            record = None if continued_as is None else await self.journal.record(continued_as)
-        if record is not None and record.parent_id == parent_id:
-            await self.post(record.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
-            await self._take_over_quietly(record.run_id)
-
     # --- waking -------------------------------------------------------------------------------------------------------
 
-    def _set_alarm(self) -> None:
-        dues = self._dues
-        earliest = dues[0][0] if dues else None
-        if self._sleepers_due is not None and (earliest is None or self._sleepers_due < earliest):
-            earliest = self._sleepers_due
-        if earliest is None or self._is_closing:
-            return
-        if self._alarm is not None:
-            if self._alarm[0] <= earliest:
-                return
-            self._alarm[1].cancel()
-        self._alarm = (earliest, self.clock.call_at(earliest, self._ring))
-
     def _ring(self) -> None:
-        self._alarm = None
         now = self.clock.now()
-        dues = self._dues
-        while dues and dues[0][0] <= now:
-            due, run_id = heapq.heappop(dues)
+        for run_id in self._wakes.due(now):
             drive = self._drives.get(run_id)
-            if drive is not None and drive.armed_for == due and not drive.is_suspended:
-                drive.armed_for = None
+            if drive is not None and not drive.is_suspended:
                 self._fire(drive)
-        if self._sleepers_due is not None and self._sleepers_due <= now:
-            self._sleepers_due = None
-            self._spawn(self._wake_sleepers())
-        self._set_alarm()
+        if self._wakes.is_sweep_due(now):
+            self.spawn(self._wake_sleepers())
 
     def _fire(self, drive: Drive) -> None:
         """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first."""
@@ -771,7 +595,7 @@ class Scheduler:
             # A wait that is not on disk yet finds no message. A drive that is not still asks to be woken again.
             if drive.is_still:
                 drive.pins += 2  # One is for the look at the inbox.
-                self._spawn(self._look_then_fire(drive))
+                self.spawn(self._look_then_fire(drive))
         else:
             drive.fire_due(self.clock.now())
 
@@ -779,12 +603,12 @@ class Scheduler:
         try:
             await self._look_for_messages(drive)
         finally:
-            self._loop.call_soon(self._fire_now, drive, context=self._context)
+            self.step(self._fire_now, drive)
 
     def _fire_now(self, drive: Drive) -> None:
         if not drive.is_suspended and not drive.is_ended:
             drive.fire_due(self.clock.now())
-        self._unpin(drive)
+        self.unpin(drive)
 
     async def _wake_sleepers(self) -> None:
         """Rebuild the waiting runs that are due and not in memory."""
@@ -792,7 +616,7 @@ class Scheduler:
         due = await self.journal.due(self.clock.now(), whose, WAKES_PER_SWEEP)
         await self._take_over_all(due)
         if len(due) == WAKES_PER_SWEEP:
-            self._spawn(self._wake_sleepers())
+            self.spawn(self._wake_sleepers())
         else:
             await self._plan_next_sweep(whose)
 
@@ -800,19 +624,19 @@ class Scheduler:
         next_wake = await self.journal.next_wake(whose)
         if next_wake is not None and next_wake <= self.clock.now():  # Nobody here can drive it: look again later.
             next_wake = self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS)
-        if next_wake is not None and (self._sleepers_due is None or next_wake < self._sleepers_due):
-            self._sleepers_due = next_wake
-            self._set_alarm()
+        if next_wake is not None:
+            self._wakes.sweep(next_wake)
 
-    async def _take_over_quietly(self, run_id: str) -> None:
-        await self._take_over_all([await self._required(run_id)])
+    async def take_over_quietly(self, run_id: str) -> None:
+        """Take a run over if that can be done here; if not, that is no error."""
+        await self._take_over_all([await self.archive.record(run_id)])
 
     async def _take_over_all(self, records: Iterable[RunRecord]) -> None:
         wanted = [
             record.run_id
             for record in records
             if record.run_id not in self._drives
-            and record.run_id not in self._failures
+            and not self.waiters.has_failed(record.run_id)
             and workflows.get(record.workflow) is not None
         ]
         for outcome in await asyncio.gather(*map(self.take_over, wanted), return_exceptions=True):
@@ -848,7 +672,7 @@ class Scheduler:
         if drive is not None:
             self.look_for_messages(drive)
         elif record.owner == self.owner_id or self.settings.recover:
-            self._spawn(self._take_over_all([record]))
+            self.spawn(self._take_over_all([record]))
 
     async def _wake_if_ours(self, run_id: str) -> None:
         record = await self.journal.record(run_id)
@@ -868,6 +692,14 @@ class Scheduler:
         self._living = living
         await self._take_over_all(await self.journal.abandoned(self.clock.now(), WAKES_PER_SWEEP))
         await self._plan_next_sweep(None)
+
+
+def _undecided(run_id: str) -> NeedsDecisionError:
+    return NeedsDecisionError(
+        f"run {run_id!r} stopped at an external call of which nobody knows whether it took effect; find out, then "
+        'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
+        run_id=run_id,
+    )
 
 
 def _waits_for_decision(drive: Drive) -> bool:

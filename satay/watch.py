@@ -35,8 +35,9 @@ class TurnWatch:
         self._turn = None
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, which does nothing that takes long."""
         self._closed.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         told: tuple[str, float] | None = None

@@ -1,0 +1,72 @@
+"""Reads what a journal holds of whole runs: all entries, large values, how a run ended."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from satay.errors import JournalCorruptError, RunNotFoundError
+from satay.journal import MAX_PAGE, Journal
+from satay.model import Entry, EntryType, RunRecord, RunStatus
+from satay.replay import blob_reference, facts, value_text
+
+_ENDINGS: Final[dict[str, RunStatus]] = {
+    EntryType.WORKFLOW_COMPLETED: RunStatus.COMPLETED,
+    EntryType.WORKFLOW_FAILED: RunStatus.FAILED,
+    EntryType.WORKFLOW_CANCELLED: RunStatus.CANCELLED,
+}
+
+
+class Ending(NamedTuple):
+    """How a run ended: its status, the text of its result or error, and the run that goes on in its place."""
+
+    status: RunStatus
+    text: str | None
+    continued_as: str | None
+
+
+class Archive:
+    """Reads runs of one journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def record(self, run_id: str) -> RunRecord:
+        """The row of a run. Raises `RunNotFoundError`."""
+        record = await self._journal.record(run_id)
+        if record is None:
+            raise RunNotFoundError(
+                f"there is no run {run_id!r} in this journal; app.runs() lists the runs that there are", run_id=run_id
+            )
+        return record
+
+    async def entries(self, run_id: str) -> list[Entry]:
+        """The whole journal of a run."""
+        entries: list[Entry] = []
+        while True:
+            page = await self._journal.read(run_id, after=len(entries), limit=MAX_PAGE)
+            entries += page
+            if len(page) < MAX_PAGE:
+                return entries
+
+    async def values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
+        """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
+        try:
+            return await self._journal.blobs(digests)
+        except JournalCorruptError as error:
+            referring = (
+                entry for entry in entries if (digest := blob_reference(entry)) is not None and digest in str(error)
+            )
+            entry = next(referring, None)
+            named = "an entry" if entry is None else f"entry {entry.seq} ({entry.type})"
+            raise JournalCorruptError(f"{named} of run {run_id!r} cannot be read: {error}") from error
+
+    async def ending(self, run_id: str) -> Ending:
+        """How a run that has ended did. The last entry alone says so: a row that was read before it may be older."""
+        last = await self._journal.last(run_id)
+        status = None if last is None else _ENDINGS.get(last.type)
+        if last is None or status is None:
+            raise JournalCorruptError(f"run {run_id!r} is said to have ended, but its journal does not end so")
+        text = value_text(last)
+        reference = blob_reference(last) if text is None else None
+        if reference is not None:
+            text = (await self.values(run_id, [last], {reference}))[reference]
+        return Ending(status, text, facts(last).get("continued_as") if text is None else None)

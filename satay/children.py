@@ -1,0 +1,119 @@
+"""Child runs, from their parents' side: started, attached to after a crash, heard of when they end, and stopped."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from satay.archive import Archive
+from satay.calls import Arrival, ChildCall
+from satay.definitions import Workflow
+from satay.drive import Drive
+from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledError
+from satay.failures import encode_failure
+from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
+from satay.model import EntryType, RunStatus
+
+
+class ChildHost(Protocol):
+    """What children need of the scheduler."""
+
+    journal: Journal
+    archive: Archive
+
+    async def create(
+        self, definition: Workflow[..., Any], run_id: str, input_text: str, start_key: str | None, parent_id: str | None
+    ) -> None: ...
+
+    async def take_over(self, run_id: str) -> Drive | None: ...
+
+    async def take_over_quietly(self, run_id: str) -> None: ...
+
+    async def post(
+        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str
+    ) -> bool: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+
+    def step(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call back when no task is current, so that a body may be stepped."""
+        ...
+
+    def unpin(self, drive: Drive) -> None: ...
+
+
+class Children:
+    """Acts on the child calls of the runs that one scheduler drives."""
+
+    def __init__(self, host: ChildHost) -> None:
+        self._host = host
+
+    async def start(self, drive: Drive, call: ChildCall) -> None:
+        """Create the child of a call, or attach to the one that a drive before this one created."""
+        assert call.input_text is not None
+        child_id = call.run_id
+        try:
+            await self._host.create(call.workflow, child_id, call.input_text, None, drive.run_id)
+        except RunExistsError:
+            await self._attach(drive, call)
+        if drive.calls.get(call.seq) is not call and not drive.is_suspended:
+            await self.stop(drive.run_id, child_id)
+
+    async def stop(self, parent_id: str, run_id: str) -> None:
+        """Ask a child, or the run that goes on in its place, to cancel."""
+        host = self._host
+        record = await host.journal.record(run_id)
+        while record is not None and record.status.is_terminal:
+            continued_as = (await host.archive.ending(record.run_id)).continued_as
+            record = None if continued_as is None else await host.journal.record(continued_as)
+        if record is not None and record.parent_id == parent_id:
+            await host.post(record.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
+            await host.take_over_quietly(record.run_id)
+
+    async def stop_with_parent(self, drive: Drive, parent_id: str) -> None:
+        """Ask a run to cancel whose parent ended before the run was there to be asked."""
+        parent = await self._host.journal.record(parent_id)
+        if parent is not None and parent.status.is_terminal:
+            await self._host.post(drive.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
+
+    def hear(self, drive: Drive, call: ChildCall, message_id: int) -> None:
+        """A message says that the child that answers a call has ended."""
+        drive.pins += 1
+        self._host.spawn(self._hear(drive, call, call.run_id, message_id))
+
+    async def _hear(self, drive: Drive, call: ChildCall, child_id: str, message_id: int) -> None:
+        try:
+            await self._deliver(drive, call, child_id, message_id)
+        finally:
+            self._host.step(self._host.unpin, drive)
+
+    async def _attach(self, drive: Drive, call: ChildCall) -> None:
+        record = await self._host.archive.record(call.run_id)
+        if record.parent_id != drive.run_id:
+            error = RunConflictError(
+                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another "
+                "run already; give the call a key",
+                run_id=call.run_id,
+            )
+            facts = f'"call":{call.seq}'
+            arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error))
+            self._host.step(drive.arrive, arrival)
+        elif record.status.is_terminal:
+            await self._deliver(drive, call, call.run_id, None)
+        else:
+            await self._host.take_over(call.run_id)
+
+    async def _deliver(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
+        """Hand the end of a child to its parent, or follow to the run that goes on in its place.
+
+        The call may have gone on to another run meanwhile; then this end was followed already.
+        """
+        ending = await self._host.archive.ending(child_id)
+        if ending.continued_as is not None:
+            self._host.step(drive.follow_child, call, child_id, ending.continued_as, taken)
+            return
+        is_completed = ending.status == RunStatus.COMPLETED
+        type = EntryType.CHILD_WORKFLOW_COMPLETED if is_completed else EntryType.CHILD_WORKFLOW_FAILED
+        text = ending.text
+        if ending.status == RunStatus.CANCELLED:
+            error = WorkflowCancelledError(f"child run {child_id!r} was cancelled", run_id=child_id)
+            text = encode_failure(error)
+        self._host.step(drive.arrive, Arrival(type, call, f'"call":{call.seq}', text, taken=taken))
