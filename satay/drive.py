@@ -14,9 +14,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial, wraps
-from random import Random
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
 from satay.archive import Ending
@@ -31,14 +29,11 @@ from satay.calls import (
     TimerCall,
     note_attempt,
 )
-from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
-from satay.codec import ValueCodec, json_quote
-from satay.context import ScheduledLoop
-from satay.definitions import Task, Workflow
-from satay.dues import Dues
+from satay.clock import MICROSECONDS, Chance, Clock
+from satay.codec import json_quote
+from satay.definitions import Workflow
 from satay.effects import Effect
 from satay.errors import (
-    DuplicateKeyError,
     JournalError,
     SatayError,
     TaskCrashedError,
@@ -46,23 +41,19 @@ from satay.errors import (
 )
 from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Journal, Lease, NewRun, Wait
-from satay.loop import WorkflowTimer
-from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, child_run_id
+from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin
 from satay.outcomes import resolve
-from satay.recorder import Recorder
 from satay.replay import (
     Divergence,
     LooseReplay,
     StrictReplay,
     blob_reference,
-    cancelled_calls,
     divergence_error,
-    facts,
-    inherited_children,
     outcome_call,
     value_text,
 )
+from satay.schedule import MAX_CLEANUP_CALLS, Schedule
 from satay.watch import TurnWatch
 from satay.whereabouts import find_waiting_line
 
@@ -77,14 +68,8 @@ CALLBACKS_PER_SLICE: Final = 5_000
 TURNS_PER_SLICE: Final = 500
 """After this many replayed turns of one body, the host's other callbacks get their turn."""
 
-MAX_CLEANUP_CALLS: Final = 100
-"""How many durable calls a body may issue after it was asked to cancel; at the next one it is dropped."""
-
 MAX_CLEANUP_ROUNDS: Final = 10
 """How often branches that are left over when a body returns are cancelled before they are dropped."""
-
-MAX_PENDING_ENTRIES: Final = 2_000
-"""How many entries a body may run ahead of the disk; beyond it, pure tasks wait for the commit too."""
 
 MAX_CRASHES: Final = 20
 """How often the process may die during attempts of one call before the call fails."""
@@ -143,56 +128,27 @@ class DriveHost(Protocol):
     def successor(self, drive: "Drive", input_text: str) -> tuple[NewRun, Sequence[Entry], Sequence[Blob]]: ...
 
 
-class Drive:
+class Drive(Schedule):
     """Steps one run. Made with the whole journal of the run; `begin` replays it and then goes live."""
 
     __slots__ = (
         "_arrivals",
-        "_attempts",
         "_blobs",
-        "_cancelled",
-        "_cleanup_calls",
-        "_counts",
-        "_divergence",
-        "_dues",
-        "_early",
-        "_forked_at",
         "_history_head",
         "_host",
         "_in_flight",
         "_in_hand",
-        "_inherited_children",
-        "_is_ending",
         "_is_fresh_fork",
         "_is_stepping",
-        "_keys",
         "_landed",
-        "_now",
-        "_origin",
-        "_random",
-        "_recorder",
-        "_replay",
         "_root",
         "_row",
-        "_starts",
-        "_stops",
         "_turn_callbacks",
-        "_wants_messages",
-        "active",
         "before",
-        "calls",
-        "cancel_requested",
-        "definition",
         "ending",
-        "is_live",
-        "is_replaying",
         "is_suspended",
-        "lease",
-        "loop",
-        "open_waits",
         "parent_id",
         "pins",
-        "undecided",
     )
 
     def __init__(
@@ -204,248 +160,29 @@ class Drive:
         entries: Sequence[Entry],
         blobs: Mapping[str, str],
     ) -> None:
-        self.lease = lease
-        self.definition = definition
-        self.calls: dict[int, Call] = {}
-        self.active = 0
-        self.undecided = 0
-        self._in_flight: _Consequences | None = None
-        self.open_waits = 0
-        self.pins = 0
-        self.parent_id = origin.parent_id
-        self.before: RunRecord | None = None
-        self.cancel_requested = False
-        self.is_live = False
-        self.ending: Ending | None = None
-        self.is_suspended = False
-        self.is_replaying = len(entries) > 1
+        super().__init__(host.clock, lease, definition, origin, entries)
         self._host = host
-        self._origin = origin
-        self._recorder = Recorder(lease, host.clock, entries[-1])
         self._history_head = entries[-1].seq
-        self._forked_at = entries[-1].at if entries[-1].type == EntryType.RUN_FORKED else None
-        self._inherited_children = inherited_children(entries)
         self._blobs = blobs
-        self._attempts: dict[int, AttemptHistory] | None = None
-        self._cancelled = cancelled_calls(entries)
-        self._early: dict[int, Entry] | None = None
         self._replay = self._new_replay(entries)
+        self._in_flight: _Consequences | None = None
         self._arrivals: deque[Arrival] | None = None
-        self._counts: dict[str, int] = {}
-        self._keys: set[tuple[str, str]] | None = None
-        self._dues = Dues()
-        self._starts: list[Call] = []
-        self._stops: list[Call] = []
-        self._wants_messages = False
         self._in_hand: set[int] | None = None
         self._landed: Sequence[int] = ()
         self._row: tuple[RunStatus, int | None] = (RunStatus.RUNNING, None)
-        self._divergence: Divergence | None = None
-        self._random: Random | None = None
         self._is_stepping = False
-        self._is_ending = False
-        self._cleanup_calls = 0
         self._turn_callbacks = 0
-        self._now = origin.started_at
         self._root: asyncio.Task[Any] | None = None
-        self.loop = ScheduledLoop(self)
-        self.loop.schedule = self
-        self.loop.advance_to(origin.started_at / MICROSECONDS)
+        self.pins = 0
+        self.parent_id = origin.parent_id
+        self.before: RunRecord | None = None
+        self.ending: Ending | None = None
+        self.is_suspended = False
 
     @property
     def is_ended(self) -> bool:
         """Whether the body is done; its end may not be on disk yet."""
         return self.ending is not None
-
-    # --- what the body sees -------------------------------------------------------------------------------------------
-
-    @property
-    def run_id(self) -> str:
-        return self.lease.run_id
-
-    @property
-    def root_run_id(self) -> str:
-        return self._origin.root_run_id
-
-    @property
-    def workflow(self) -> str:
-        return self.definition.name
-
-    @property
-    def intervention(self) -> Any:
-        return self._origin.intervention
-
-    @property
-    def random(self) -> Random:
-        if self._random is None:
-            self._random = Random(self._origin.seed)
-        return self._random
-
-    def now(self) -> datetime:
-        """The moment of the turn at hand."""
-        return to_datetime(self._now)
-
-    def check_keys(self, name: str, keys: Sequence[str]) -> None:
-        """Refuse keys that calls of this name have used before in this run."""
-        used = self._keys or ()
-        again = [key for key in keys if (name, key) in used]
-        if again:
-            raise DuplicateKeyError(
-                f"{name!r} was called with the keys {again!r} before in this run; a key names one call, so give each "
-                "call a key of its own",
-                keys=again,
-            )
-
-    def open_task(
-        self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
-    ) -> TaskCall:
-        """Issue a call of a task. A call that cannot be encoded is recorded too, as one that failed at once."""
-        occurrence, head = self._head(task.head, task.name, key)
-        call = TaskCall(task, occurrence)
-        if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
-            return call
-        try:
-            call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
-        except SatayError as error:
-            self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, None)
-            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
-            return call
-        self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
-        call.is_active = True
-        self.active += 1
-        if task.effect is Effect.PURE and self._recorder.pending < MAX_PENDING_ENTRIES:
-            self._host.start_attempt(self, call)
-        else:
-            self._starts.append(call)
-        return call
-
-    def open_event_wait(self, name: str, codec: ValueCodec, key: str | None, timeout: float | None) -> EventCall:
-        """Issue a wait for a message."""
-        occurrence, head = self._head(f'"event":{json_quote(name)}', f"event {name}", None)
-        call = EventCall(name, int(occurrence), key, codec)
-        self.open_waits += 1
-        if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
-            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
-            match = "null" if key is None else json_quote(key)
-            due = "null" if call.due is None else str(call.due)
-            self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
-            self._recorder.open_wait(Wait(call.seq, name, key))
-            self._wants_messages = True
-            self._watch(call)
-        elif call.entry is not None:
-            known = facts(call.entry)
-            call.key, call.due = known["match"], known["due"]
-        return call
-
-    def open_child(self, workflow: Workflow[..., Any], args: tuple[Any, ...], key: str | None) -> ChildCall:
-        """Issue a child run. Its id derives from this run's, so that starting it again finds the same child."""
-        occurrence, head = self._head(f'"child":{json_quote(workflow.name)}', f"child {workflow.name}", key)
-        call = ChildCall(workflow, occurrence, child_run_id(self.run_id, workflow.name, occurrence))
-        if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
-            if call.entry is not None:
-                call.run_id = self._inherited_children.get(call.seq) or facts(call.entry)["run_id"]
-            return call
-        head = f'{head},"run_id":{json_quote(call.run_id)}'
-        try:
-            call.input_text = workflow.input_codec.encode(args, {}, f"the input of child workflow {workflow.name!r}")
-        except SatayError as error:
-            self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, None)
-            self.arrive(Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
-            return call
-        self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, call.input_text)
-        self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
-        self._starts.append(call)
-        return call
-
-    def timer_created(self, timer: WorkflowTimer) -> None:
-        """The loop asks for a timer: a durable call like the others."""
-        occurrence, head = self._head('"timer":"timer"', "timer", None)
-        call = TimerCall(int(occurrence), timer)
-        if self._is_new(call, EntryType.TIMER_CREATED, head):
-            call.due = self._from_now(round(timer.when() * MICROSECONDS))
-            self._record_call(call, EntryType.TIMER_CREATED, f'{head},"due":{call.due}', None)
-            self._watch(call)
-        elif call.entry is not None:
-            call.due = facts(call.entry)["due"]
-        timer.call = call.seq
-
-    def _from_now(self, due: int) -> int:
-        """A moment that the body reckons from the turn at hand. What follows the cut of a fork begins with the fork."""
-        if self._forked_at is None or self._replay is None:
-            return due
-        return due + max(0, self._forked_at - self._now)
-
-    def timer_cancelled(self, timer: WorkflowTimer) -> None:
-        call = self.calls.get(timer.call)
-        if call is not None:
-            self.cancel_call(call)
-
-    def cancel_call(self, call: Call) -> None:
-        """The body has given up on a call. Nothing happens if its outcome was there already."""
-        if self.calls.pop(call.seq, None) is None:
-            return
-        if call.seq not in self._cancelled:
-            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
-            self._close_wait(call)
-            self._stops.append(call)
-        elif isinstance(call, ChildCall):
-            self._stops.append(call)  # The process may have died before the child was told.
-        self._settle(call)
-
-    def _settle(self, call: Call) -> None:
-        """Keep the counts right when a call is outstanding no more."""
-        if isinstance(call, TaskCall):
-            self._rest(call)
-        elif isinstance(call, EventCall):
-            self.open_waits -= 1
-
-    def _head(self, name_fact: str, name: str, key: str | None) -> tuple[int | str, str]:
-        """The occurrence of a call among its equals, and the beginning of the payload that records it."""
-        if key is None:
-            ordinal = self._counts.get(name, 0)
-            self._counts[name] = ordinal + 1
-            return ordinal, f'{name_fact},"ordinal":{ordinal}'
-        if self._keys is None:
-            self._keys = set()
-        self.check_keys(name, (key,))
-        self._keys.add((name, key))
-        return key, f'{name_fact},"key":{json_quote(key)}'
-
-    def _is_new(self, call: Call, entry_type: str, head: str) -> bool:
-        """Give the call its future, and say whether it is to be recorded; else the history holds it, or nothing may."""
-        call.future = self.loop.create_future()
-        if self.cancel_requested and not self._is_ending:
-            self._cleanup_calls += 1
-        if self._is_ending or self._is_overdue or self._divergence is not None:
-            return False  # The branch waits for ever. Were it cancelled, one that swallows this would run for ever.
-        if self._replay is not None:
-            found = self._replay.match(entry_type, head, call)
-            if type(found) is Entry:
-                self._take_from_history(call, found)
-                return False
-            if type(found) is Divergence:
-                self._divergence = found
-                return False
-            self.is_replaying = False
-        return True
-
-    @property
-    def _is_overdue(self) -> bool:
-        """Whether the body was asked to cancel and goes on regardless."""
-        return self._cleanup_calls > MAX_CLEANUP_CALLS
-
-    def _record_call(self, call: Call, entry_type: str, facts: str, text: str | None) -> None:
-        call.seq = seq = self._recorder.record(entry_type, facts, text).seq
-        self.calls[seq] = call
-
-    def _take_from_history(self, call: Call, entry: Entry) -> None:
-        call.seq = entry.seq
-        call.entry = entry
-        self.calls[entry.seq] = call
-        if self._early is not None and entry.seq in self._early:
-            self.loop.call_soon(self._resolve_from_history, self._early.pop(entry.seq))
-        elif self.is_live:
-            self.loop.call_soon(self._take_up, call, (self._attempts or {}).get(call.seq))
 
     # --- replay -------------------------------------------------------------------------------------------------------
 
@@ -700,17 +437,6 @@ class Drive:
                 self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
                 return True
         return False
-
-    def child_call(self, run_id: str | None) -> ChildCall | None:
-        """The outstanding call that a child run answers."""
-        for call in self.calls.values():
-            if isinstance(call, ChildCall) and call.run_id == run_id:
-                return call
-        return None
-
-    def running(self) -> list[TaskCall]:
-        """The calls of which an attempt runs or is about to."""
-        return [call for call in self.calls.values() if isinstance(call, TaskCall) and call.is_active]
 
     def take_in_hand(self, message_id: int) -> bool:
         """Note that a message is being delivered; false if it is already."""
@@ -972,6 +698,9 @@ class Drive:
             self._host.look_for_messages(self)
         self._host.turn_committed(self)
 
+    def _start_now(self, call: TaskCall) -> None:
+        self._host.start_attempt(self, call)
+
     def _act(self, call: Call) -> None:
         if isinstance(call, TaskCall):
             self._host.start_attempt(self, call)
@@ -983,39 +712,6 @@ class Drive:
             self._host.stop_attempt(self, call)
         elif isinstance(call, ChildCall):
             self._host.stop_child(self, call)
-
-    # --- attempts and dues --------------------------------------------------------------------------------------------
-
-    def _start(self, call: TaskCall) -> None:
-        call.is_active = True
-        self.active += 1
-        self._starts.append(call)
-
-    def _rest(self, call: TaskCall) -> None:
-        if call.is_active:
-            call.is_active = False
-            self.active -= 1
-        if call.needs_decision:
-            call.needs_decision = False
-            self.undecided -= 1
-
-    def _next_attempt(self, call: TaskCall, *, crashed: bool) -> None:
-        call.attempt += 1
-        after = ',"after":"crash"' if crashed else ""
-        self._recorder.record(EntryType.TASK_ATTEMPT_STARTED, f'"call":{call.seq},"attempt":{call.attempt}{after}')
-        self._start(call)
-
-    def _close_wait(self, call: Call) -> None:
-        if isinstance(call, EventCall | ChildCall):
-            self._recorder.close_wait(call.seq)
-
-    def _watch(self, call: Call) -> None:
-        if call.due is not None:
-            self._dues.add(call.due, call.seq)
-
-    def earliest(self) -> int | None:
-        """When the run is to be looked at next, if it waits for a moment."""
-        return self._dues.earliest(self.calls)
 
     def _ask_to_be_woken(self) -> None:
         earliest = self.earliest()

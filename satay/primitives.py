@@ -81,7 +81,7 @@ async def map(
     everything = list(items)
     keys: Sequence[str | None] = [None] * len(everything) if key is None else _item_keys(everything, key)
     if key is not None:
-        schedule.check_keys(task.name, cast("Sequence[str]", keys))
+        schedule.check_keys(task.head, cast("Sequence[str]", keys))
     gate = asyncio.Semaphore(concurrency if concurrency is not None else max(1, len(everything)))
 
     async def branch(item: T, item_key: str | None) -> R:

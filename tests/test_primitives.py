@@ -955,6 +955,27 @@ def test_an_endless_run_goes_on_as_a_new_one(tmp_path: Path) -> None:
     assert [3, 2, 1, 0] == ran
 
 
+def test_calls_of_different_kinds_with_one_name_are_counted_apart(tmp_path: Path) -> None:
+    @satay.task(name="timer")
+    async def timer() -> str:
+        return "task"
+
+    @satay.workflow
+    async def mixes() -> None:
+        await timer()
+        await satay.sleep(1.0)
+        await timer()
+        await satay.sleep(1.0)
+
+    async def run() -> list[Any]:
+        async with open_app(tmp_path) as app:
+            handle = app.start(mixes, run_id="r")
+            await handle.result()
+            return [event.data["ordinal"] async for event in app.events("r") if "ordinal" in event.data]
+
+    assert [0, 0, 1, 1] == in_loop(run())
+
+
 def test_a_parent_follows_a_child_that_goes_on_as_new_runs(tmp_path: Path) -> None:
     @satay.workflow
     async def parent() -> str:

@@ -1,0 +1,365 @@
+"""The schedule of one run: the calls that its body issues, matched with the history or recorded, until settled.
+
+The body reaches this through its event loop. A drive, which delivers the outcomes, is a schedule that can also be
+stepped.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any, Final
+
+from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
+from satay.clock import MICROSECONDS, Clock, to_datetime
+from satay.codec import ValueCodec, json_quote
+from satay.context import ScheduledLoop
+from satay.definitions import Task, Workflow
+from satay.dues import Dues
+from satay.effects import Effect
+from satay.errors import DuplicateKeyError, SatayError
+from satay.failures import encode_failure
+from satay.journal import CHILD_ENDED, Lease, Wait
+from satay.loop import WorkflowTimer
+from satay.model import Entry, EntryType, child_run_id
+from satay.origin import Origin
+from satay.recorder import Recorder
+from satay.replay import Divergence, LooseReplay, StrictReplay, cancelled_calls, facts, inherited_children
+
+MAX_CLEANUP_CALLS: Final = 100
+"""How many durable calls a body may issue after it was asked to cancel; at the next one it is dropped."""
+
+MAX_PENDING_ENTRIES: Final = 2_000
+"""How many entries a body may run ahead of the disk; beyond it, pure tasks wait for the commit too."""
+
+
+class Schedule(ABC):
+    """What a body has asked for. `calls` are outstanding, by the seq of the entry that records them.
+
+    `active` counts calls of tasks of which an attempt runs or is about to, `undecided` those that wait for a decision,
+    `open_waits` the waits for events.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_cancelled",
+        "_cleanup_calls",
+        "_counts",
+        "_divergence",
+        "_dues",
+        "_early",
+        "_forked_at",
+        "_inherited_children",
+        "_is_ending",
+        "_keys",
+        "_now",
+        "_origin",
+        "_random",
+        "_recorder",
+        "_replay",
+        "_starts",
+        "_stops",
+        "_wants_messages",
+        "active",
+        "calls",
+        "cancel_requested",
+        "definition",
+        "is_live",
+        "is_replaying",
+        "lease",
+        "loop",
+        "open_waits",
+        "undecided",
+    )
+
+    def __init__(
+        self, clock: Clock, lease: Lease, definition: Workflow[..., Any], origin: Origin, entries: Sequence[Entry]
+    ) -> None:
+        self.lease = lease
+        self.definition = definition
+        self.calls: dict[int, Call] = {}
+        self.active = 0
+        self.undecided = 0
+        self.open_waits = 0
+        self.cancel_requested = False
+        self.is_live = False
+        self.is_replaying = len(entries) > 1
+        self._origin = origin
+        self._recorder = Recorder(lease, clock, entries[-1])
+        self._forked_at = entries[-1].at if entries[-1].type == EntryType.RUN_FORKED else None
+        self._inherited_children: Mapping[int, str] = inherited_children(entries)
+        self._attempts: dict[int, AttemptHistory] | None = None
+        self._cancelled = cancelled_calls(entries)
+        self._early: dict[int, Entry] | None = None
+        self._replay: StrictReplay | LooseReplay | None = None
+        self._counts: dict[str, int] = {}
+        self._keys: set[tuple[str, str]] | None = None
+        self._dues = Dues()
+        self._starts: list[Call] = []
+        self._stops: list[Call] = []
+        self._wants_messages = False
+        self._divergence: Divergence | None = None
+        self._random: Random | None = None
+        self._is_ending = False
+        self._cleanup_calls = 0
+        self._now = origin.started_at
+        self.loop = ScheduledLoop(self)
+        self.loop.schedule = self
+        self.loop.advance_to(origin.started_at / MICROSECONDS)
+
+    # --- what the drive adds ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def arrive(self, arrival: Arrival) -> None:
+        """An outcome is there."""
+
+    @abstractmethod
+    def _start_now(self, call: TaskCall) -> None:
+        """Start an attempt that need not wait for the disk."""
+
+    @abstractmethod
+    def _take_up(self, call: Call, history: AttemptHistory | None) -> None:
+        """Go on with a call that a drive before this one left outstanding."""
+
+    @abstractmethod
+    def _resolve_from_history(self, entry: Entry) -> None:
+        """Deliver a recorded outcome."""
+
+    # --- what the body sees -------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        return self.lease.run_id
+
+    @property
+    def root_run_id(self) -> str:
+        return self._origin.root_run_id
+
+    @property
+    def workflow(self) -> str:
+        return self.definition.name
+
+    @property
+    def intervention(self) -> Any:
+        return self._origin.intervention
+
+    @property
+    def random(self) -> Random:
+        if self._random is None:
+            self._random = Random(self._origin.seed)
+        return self._random
+
+    def now(self) -> datetime:
+        """The moment of the turn at hand."""
+        return to_datetime(self._now)
+
+    def check_keys(self, name_fact: str, keys: Sequence[str]) -> None:
+        """Refuse keys that calls of this kind and name have used before in this run."""
+        used = self._keys or ()
+        again = [key for key in keys if (name_fact, key) in used]
+        if again:
+            raise DuplicateKeyError(
+                f"{_readable(name_fact)} was called with the keys {again!r} before in this run; a key names one call, "
+                "so give each call a key of its own",
+                keys=again,
+            )
+
+    def open_task(
+        self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
+    ) -> TaskCall:
+        """Issue a call of a task. A call that cannot be encoded is recorded too, as one that failed at once."""
+        occurrence, head = self._head(task.head, key)
+        call = TaskCall(task, occurrence)
+        if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
+            return call
+        try:
+            call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
+        except SatayError as error:
+            self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, None)
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            return call
+        self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
+        call.is_active = True
+        self.active += 1
+        if task.effect is Effect.PURE and self._recorder.pending < MAX_PENDING_ENTRIES:
+            self._start_now(call)
+        else:
+            self._starts.append(call)
+        return call
+
+    def open_event_wait(self, name: str, codec: ValueCodec, key: str | None, timeout: float | None) -> EventCall:
+        """Issue a wait for a message."""
+        occurrence, head = self._head(f'"event":{json_quote(name)}', None)
+        call = EventCall(name, int(occurrence), key, codec)
+        self.open_waits += 1
+        if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
+            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
+            match = "null" if key is None else json_quote(key)
+            due = "null" if call.due is None else str(call.due)
+            self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
+            self._recorder.open_wait(Wait(call.seq, name, key))
+            self._wants_messages = True
+            self._watch(call)
+        elif call.entry is not None:
+            known = facts(call.entry)
+            call.key, call.due = known["match"], known["due"]
+        return call
+
+    def open_child(self, workflow: Workflow[..., Any], args: tuple[Any, ...], key: str | None) -> ChildCall:
+        """Issue a child run. Its id derives from this run's, so that starting it again finds the same child."""
+        occurrence, head = self._head(f'"child":{json_quote(workflow.name)}', key)
+        call = ChildCall(workflow, occurrence, child_run_id(self.run_id, workflow.name, occurrence))
+        if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
+            if call.entry is not None:
+                call.run_id = self._inherited_children.get(call.seq) or facts(call.entry)["run_id"]
+            return call
+        head = f'{head},"run_id":{json_quote(call.run_id)}'
+        try:
+            call.input_text = workflow.input_codec.encode(args, {}, f"the input of child workflow {workflow.name!r}")
+        except SatayError as error:
+            self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, None)
+            self.arrive(Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            return call
+        self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, call.input_text)
+        self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
+        self._starts.append(call)
+        return call
+
+    def timer_created(self, timer: WorkflowTimer) -> None:
+        """The loop asks for a timer: a durable call like the others."""
+        occurrence, head = self._head('"timer":"timer"', None)
+        call = TimerCall(int(occurrence), timer)
+        if self._is_new(call, EntryType.TIMER_CREATED, head):
+            call.due = self._from_now(round(timer.when() * MICROSECONDS))
+            self._record_call(call, EntryType.TIMER_CREATED, f'{head},"due":{call.due}', None)
+            self._watch(call)
+        elif call.entry is not None:
+            call.due = facts(call.entry)["due"]
+        timer.call = call.seq
+
+    def _from_now(self, due: int) -> int:
+        """A moment that the body reckons from the turn at hand. What follows the cut of a fork begins with the fork."""
+        if self._forked_at is None or self._replay is None:
+            return due
+        return due + max(0, self._forked_at - self._now)
+
+    def timer_cancelled(self, timer: WorkflowTimer) -> None:
+        call = self.calls.get(timer.call)
+        if call is not None:
+            self.cancel_call(call)
+
+    def cancel_call(self, call: Call) -> None:
+        """The body has given up on a call. Nothing happens if its outcome was there already."""
+        if self.calls.pop(call.seq, None) is None:
+            return
+        if call.seq not in self._cancelled:
+            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
+            self._close_wait(call)
+            self._stops.append(call)
+        elif isinstance(call, ChildCall):
+            self._stops.append(call)  # The process may have died before the child was told.
+        self._settle(call)
+
+    def _settle(self, call: Call) -> None:
+        """Keep the counts right when a call is outstanding no more."""
+        if isinstance(call, TaskCall):
+            self._rest(call)
+        elif isinstance(call, EventCall):
+            self.open_waits -= 1
+
+    def _head(self, name_fact: str, key: str | None) -> tuple[int | str, str]:
+        """The occurrence of a call among its equals, and the beginning of the payload that records it."""
+        if key is None:
+            ordinal = self._counts.get(name_fact, 0)
+            self._counts[name_fact] = ordinal + 1
+            return ordinal, f'{name_fact},"ordinal":{ordinal}'
+        if self._keys is None:
+            self._keys = set()
+        self.check_keys(name_fact, (key,))
+        self._keys.add((name_fact, key))
+        return key, f'{name_fact},"key":{json_quote(key)}'
+
+    def _is_new(self, call: Call, entry_type: str, head: str) -> bool:
+        """Give the call its future, and say whether it is to be recorded; else the history holds it, or nothing may."""
+        call.future = self.loop.create_future()
+        if self.cancel_requested and not self._is_ending:
+            self._cleanup_calls += 1
+        if self._is_ending or self._is_overdue or self._divergence is not None:
+            return False  # The branch waits for ever. Were it cancelled, one that swallows this would run for ever.
+        if self._replay is not None:
+            found = self._replay.match(entry_type, head, call)
+            if type(found) is Entry:
+                self._take_from_history(call, found)
+                return False
+            if type(found) is Divergence:
+                self._divergence = found
+                return False
+            self.is_replaying = False
+        return True
+
+    @property
+    def _is_overdue(self) -> bool:
+        """Whether the body was asked to cancel and goes on regardless."""
+        return self._cleanup_calls > MAX_CLEANUP_CALLS
+
+    def _record_call(self, call: Call, entry_type: str, facts: str, text: str | None) -> None:
+        call.seq = seq = self._recorder.record(entry_type, facts, text).seq
+        self.calls[seq] = call
+
+    def _take_from_history(self, call: Call, entry: Entry) -> None:
+        call.seq = entry.seq
+        call.entry = entry
+        self.calls[entry.seq] = call
+        if self._early is not None and entry.seq in self._early:
+            self.loop.call_soon(self._resolve_from_history, self._early.pop(entry.seq))
+        elif self.is_live:
+            self.loop.call_soon(self._take_up, call, (self._attempts or {}).get(call.seq))
+
+    # --- what is outstanding ------------------------------------------------------------------------------------------
+
+    def child_call(self, run_id: str | None) -> ChildCall | None:
+        """The outstanding call that a child run answers."""
+        for call in self.calls.values():
+            if isinstance(call, ChildCall) and call.run_id == run_id:
+                return call
+        return None
+
+    def running(self) -> list[TaskCall]:
+        """The calls of which an attempt runs or is about to."""
+        return [call for call in self.calls.values() if isinstance(call, TaskCall) and call.is_active]
+
+    def _start(self, call: TaskCall) -> None:
+        call.is_active = True
+        self.active += 1
+        self._starts.append(call)
+
+    def _rest(self, call: TaskCall) -> None:
+        if call.is_active:
+            call.is_active = False
+            self.active -= 1
+        if call.needs_decision:
+            call.needs_decision = False
+            self.undecided -= 1
+
+    def _next_attempt(self, call: TaskCall, *, crashed: bool) -> None:
+        call.attempt += 1
+        after = ',"after":"crash"' if crashed else ""
+        self._recorder.record(EntryType.TASK_ATTEMPT_STARTED, f'"call":{call.seq},"attempt":{call.attempt}{after}')
+        self._start(call)
+
+    def _close_wait(self, call: Call) -> None:
+        if isinstance(call, EventCall | ChildCall):
+            self._recorder.close_wait(call.seq)
+
+    def _watch(self, call: Call) -> None:
+        if call.due is not None:
+            self._dues.add(call.due, call.seq)
+
+    def earliest(self) -> int | None:
+        """When the run is to be looked at next, if it waits for a moment."""
+        return self._dues.earliest(self.calls)
+
+
+def _readable(name_fact: str) -> str:
+    """`task "draft"`, from the member that opens a payload."""
+    return name_fact[1:].replace('":', " ", 1)
