@@ -1,0 +1,60 @@
+"""What tasks declare about their effects, and idempotency keys."""
+
+import pytest
+
+from satay.effects import Effect, idempotency_key, parse_effect
+from satay.errors import RegistrationError
+from satay.model import CallId, CallKind
+
+CALL = CallId(CallKind.TASK, "send", 0)
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+def test_an_effect_is_declared_by_its_name(effect: Effect) -> None:
+    assert effect is parse_effect(effect.value, "send")
+
+
+def test_nothing_declared_is_an_effect_of_its_own() -> None:
+    assert Effect.UNDECLARED is parse_effect(None, "send")
+
+
+@pytest.mark.parametrize("effect", ["", "PURE", "side", "pure "])
+def test_an_effect_that_there_is_not_is_refused_and_the_choices_are_named(effect: str) -> None:
+    with pytest.raises(RegistrationError) as caught:
+        parse_effect(effect, "send")
+
+    message = str(caught.value)
+    assert message.startswith(f"task 'send' declares effect={effect!r}, which is none of ")
+    assert all(repr(choice.value) in message for choice in Effect)
+
+
+def test_the_key_of_a_call_is_the_same_each_time() -> None:
+    assert idempotency_key("r", CALL) == idempotency_key("r", CallId(CallKind.TASK, "send", 0))
+
+
+def test_another_run_name_kind_or_occurrence_has_another_key() -> None:
+    calls = [
+        ("r", CALL),
+        ("s", CALL),
+        ("r", CALL._replace(name="sent")),
+        ("r", CALL._replace(kind=CallKind.CHILD)),
+        ("r", CALL._replace(occurrence=1)),
+        ("r", CALL._replace(occurrence="0")),
+        ("r", CALL._replace(occurrence="page-1")),
+    ]
+
+    keys = {idempotency_key(root, call) for root, call in calls}
+
+    assert len(calls) == len(keys)
+
+
+def test_parts_that_run_together_have_keys_of_their_own() -> None:
+    assert idempotency_key("r", CALL._replace(name="ab")) != idempotency_key("r", CALL._replace(name="a"))
+    assert idempotency_key("ra", CALL._replace(name="b")) != idempotency_key("r", CALL._replace(name="ab"))
+
+
+def test_a_key_can_be_made_of_any_text() -> None:
+    key = idempotency_key("r", CALL._replace(occurrence="\ud800 é 文"))
+
+    assert 64 == len(key)
+    assert set(key) <= set("0123456789abcdef")
