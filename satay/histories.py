@@ -222,6 +222,8 @@ class Reading:
             self._note_attempt(entry)
         elif type == EntryType.RUN_FORKED:
             self._fork(entry)
+        elif type == EntryType.WORKFLOW_RESUMED:
+            self._resume(entry)
         elif type in TERMINAL_ENTRIES:
             self.end = entry
 
@@ -244,6 +246,12 @@ class Reading:
         if call is not None:
             call.attempts = max(call.attempts, read_head(entry)["attempt"])
             _note_usage(call, entry)
+
+    def _resume(self, entry: Entry) -> None:
+        """Nobody drove the run until now, so what the calls of tasks took begins anew."""
+        for call in self._by_seq.values():
+            if call.outcome is None and call.identity.kind is CallKind.TASK:
+                call.started_at = entry.at
 
     def _fork(self, entry: Entry) -> None:
         """Calls that were outstanding at the cut run anew from here."""
@@ -309,17 +317,27 @@ class Reading:
 
 
 def reuse_of(prefix: Iterable[Entry]) -> Reuse:
-    """What a run that inherits these entries is spared: calls with an outcome, their usage, and the time they took."""
+    """What a run that inherits these entries is spared: calls with an outcome, their usage, and the time they took.
+
+    The time of a task's call does not count in which nobody drove the run.
+    """
     started: dict[int, int] = {}
+    running: set[int] = set()
     intervals: list[tuple[int, int]] = []
     uses: list[Mapping[str, Any]] = []
     for entry in prefix:
         if entry.type in CALL_KIND:
             started[entry.seq] = entry.at
+            if entry.type == EntryType.TASK_SCHEDULED:
+                running.add(entry.seq)
         elif entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED:
-            intervals.append((started[outcome_call(entry)], entry.at))
+            call = outcome_call(entry)
+            running.discard(call)
+            intervals.append((started.pop(call), entry.at))
         elif entry.type == EntryType.RUN_FORKED:
             started = dict.fromkeys(started, entry.at)
+        elif entry.type == EntryType.WORKFLOW_RESUMED:
+            started |= dict.fromkeys(running & started.keys(), entry.at)
         if '"usage":' in entry.payload:
             used = read_head(entry).get("usage")
             uses += used if isinstance(used, list) else ()

@@ -32,6 +32,24 @@ def test_time_of_parallel_calls_is_saved_once() -> None:
     assert (4, 6.0) == (reused.calls, reused.seconds)
 
 
+def test_the_night_in_which_no_process_ran_is_not_counted() -> None:
+    origin = Book("a")
+    call = origin.schedule("draft")
+    origin.pass_seconds(30_000)
+    origin.add(EntryType.WORKFLOW_RESUMED)
+    cut = origin.complete(call, "x")
+    fork = origin.fork("b", cut)
+
+    comparison = compare(origin, fork)
+
+    assert comparison.other.reused is not None
+    assert comparison.other.reused.seconds < 10
+    side = only_call(comparison).one
+    assert side is not None
+    assert side.seconds is not None
+    assert side.seconds < 10
+
+
 def test_usage_counts_failed_attempts_and_names_the_models() -> None:
     book = Book("a")
     call = book.schedule("draft")
