@@ -9,16 +9,23 @@ READY = .venv/.installed
 # Some pythons are packaged without ensurepip, and then they cannot make an environment.
 SUITABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11) or sys.implementation.name != 'cpython')
 
-.PHONY: help check test demo bench torture matrix clean
+.PHONY: help format check quick test demo bench torture matrix clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+format: $(READY) ## format the code, and mend what ruff can mend
+	$(RUN) ruff format satay tests recipes
+	$(RUN) ruff check --fix satay tests recipes
 
 check: $(READY) ## formatting, lint, types and floors
 	$(RUN) ruff format --check satay tests recipes
 	$(RUN) ruff check satay tests recipes
 	$(RUN) mypy
-	.venv/bin/lint-imports
+	.venv/bin/lint-imports --no-logo
+
+quick: $(READY) ## the tests that take a moment: not the slow ones, not torture
+	$(RUN) pytest -n auto -m "not slow and not torture" --timeout 120 $(ARGS)
 
 test: $(READY) ## every test but torture
 	$(RUN) pytest -n auto -m "not torture" --timeout 120 $(ARGS)

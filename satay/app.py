@@ -3,19 +3,20 @@
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 
-from satay.arguments import checked_count, checked_key, checked_run_id
+from satay.arguments import checked_count, checked_key, checked_run_id, shown
 from satay.clock import Chance, Clock, to_datetime
 from satay.codec import ValueCodec, value_codec
 from satay.comparison import compare_runs
-from satay.definitions import P, Workflow, find_workflow, tasks, workflows
+from satay.definitions import P, Task, Workflow, find_workflow, tasks, workflows
 from satay.drive import Drive
 from satay.errors import (
     AppClosedError,
@@ -23,13 +24,14 @@ from satay.errors import (
     InvalidValueError,
     JournalError,
     RunConflictError,
+    RunEndedError,
     RunExistsError,
     UsageError,
     WorkflowCancelledError,
 )
 from satay.failures import rebuilt_workflow_failure
 from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork, resolve_cut
-from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary, wait_created
 from satay.histories import RunHistory
 from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal, RunQuery
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
@@ -54,6 +56,8 @@ DATABASE_FILE: Final = "satay.db"
 """The journal's file name in a data directory."""
 
 _OPAQUE: Final = value_codec(Any)
+
+_PASSWORD_OPTION: Final = re.compile(r"([?&]password=)[^&]*")
 
 
 app_of_block: ContextVar["App | None"] = ContextVar("satay_app_of_block", default=None)
@@ -80,18 +84,20 @@ class App:
         self._scheduler: Scheduler | None = None
         self._opening: asyncio.Task[None] | None = None
         self._starting: set[asyncio.Task[Any]] = set()
+        self._creations: dict[str, asyncio.Task[str]] = {}
         self._token: Token[App | None] | None = None
         self._signals: TerminationHandler | None = None
         self.is_closed = False
 
     async def __aenter__(self) -> Self:
-        self._signals = TerminationHandler()
-        self._signals.install()
+        signals = TerminationHandler()
+        signals.install()
         try:
             await self.open()
         except BaseException:
-            self._signals.remove()
+            signals.remove()
             raise
+        self._signals = signals
         self._token = app_of_block.set(self)
         return self
 
@@ -156,8 +162,10 @@ class App:
     async def _ready(self) -> Scheduler:
         if self._opening is not None:
             await asyncio.shield(self._opening)
-        if self.is_closed or self._scheduler is None:
+        if self.is_closed:
             raise AppClosedError("this app is closed; open one with satay.run_app()")
+        if self._scheduler is None:
+            raise AppClosedError("this app is not open yet; use it in the block of 'async with'")
         return self._scheduler
 
     def _begin(self, work: "Coroutine[Any, Any, R]") -> "asyncio.Task[R]":
@@ -170,6 +178,14 @@ class App:
         self._starting.discard(task)
         if not task.cancelled():
             task.exception()  # Whoever awaits the handle sees it; nobody has to.
+
+    async def _id_of(self, run: RunOrId) -> str:
+        """The id of a run that a caller names. A run that this app was asked to start is there when this returns."""
+        run_id = checked_run(run)
+        if isinstance(run, RunHandle):
+            return (await run).run_id
+        creation = self._creations.get(run_id)
+        return run_id if creation is None else await wait_created(creation, run_id)
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +211,11 @@ class App:
         chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
         checked_key(idempotency_key, "idempotency_key")
         work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
-        return RunHandle(self, chosen, workflow.result_codec, self._begin(work))
+        creation = self._begin(work)
+        if chosen not in self._creations:
+            self._creations[chosen] = creation
+            creation.add_done_callback(lambda _: self._creations.pop(chosen))
+        return RunHandle(self, chosen, workflow.result_codec, creation)
 
     async def _start(
         self, workflow: Workflow[..., Any], run_id: str, text: str, start_key: str | None, *, has_own_id: bool
@@ -212,45 +232,54 @@ class App:
                     "to attach to it",
                     run_id=there.run_id,
                 ) from None
+            else:
+                await self._check_workflow(there.run_id, workflow)
             await scheduler.take_over(there.run_id)
             return there.run_id
         return run_id
 
-    async def _check_same(self, run_id: str, workflow: Workflow[..., Any], text: str) -> None:
+    async def _check_workflow(self, run_id: str, workflow: Workflow[..., Any]) -> None:
         record = await self._record(run_id)
-        entries = await (await self._ready()).journal.read(run_id, limit=1)
         if record.workflow != workflow.name:
-            difference = f"it is a run of workflow {record.workflow!r}, not {workflow.name!r}"
-        elif _recorded_input(entries[0]) != _kept_as(text):
-            difference = "it was started with another input"
-        else:
-            return
-        raise RunConflictError(
-            f"run {run_id!r} is there already: {difference}; choose another id, or resume it with satay.resume",
-            run_id=run_id,
-        )
+            raise RunConflictError(
+                f"run {run_id!r} is there already: it is a run of workflow {record.workflow!r}, not {workflow.name!r}; "
+                "choose another id or key",
+                run_id=run_id,
+            )
 
-    def resume(self, run_id: str) -> RunHandle[Any]:
+    async def _check_same(self, run_id: str, workflow: Workflow[..., Any], text: str) -> None:
+        await self._check_workflow(run_id, workflow)
+        entries = await (await self._ready()).journal.read(run_id, limit=1)
+        if not _is_same_input(entries[0], text):
+            raise RunConflictError(
+                f"run {run_id!r} is there already: it was started with another input; choose another id, or resume it "
+                "with satay.resume",
+                run_id=run_id,
+            )
+
+    def resume(self, run_id: RunOrId) -> RunHandle[Any]:
         """Go on with a run that nobody drives, and return its handle. A run that has ended answers from its journal.
 
         Awaiting the handle raises `RunNotFoundError`, or `UnknownWorkflowError` where its code is not imported.
         """
-        return RunHandle(self, run_id, None, self._begin(self._resume(run_id)))
+        return RunHandle(self, checked_run(run_id), None, self._begin(self._resume(run_id)))
 
-    async def _resume(self, run_id: str) -> str:
+    async def _resume(self, run: RunOrId) -> str:
         scheduler = await self._ready()
+        run_id = await self._id_of(run)
         record = await self._record(run_id)
         if not record.status.is_terminal:
             find_workflow(record.workflow, run_id)
             await scheduler.retry(run_id)
         return run_id
 
+    @overload
     async def fork(
         self,
-        source_id: str,
+        source: RunHandle[R],
         /,
         *,
-        before_task: str | None = None,
+        before_task: str | Task[..., Any] | None = None,
         before_ordinal: int | None = None,
         before_key: str | None = None,
         fork_point_seq: int | None = None,
@@ -258,8 +287,39 @@ class App:
         intervention: Any = None,
         run_id: str | None = None,
         allow_unfinished: bool = False,
-    ) -> "ForkHandle[Any]":
+    ) -> ForkHandle[R]: ...
+    @overload
+    async def fork(
+        self,
+        source: str,
+        /,
+        *,
+        before_task: str | Task[..., Any] | None = None,
+        before_ordinal: int | None = None,
+        before_key: str | None = None,
+        fork_point_seq: int | None = None,
+        workflow_input: Any = MISSING,
+        intervention: Any = None,
+        run_id: str | None = None,
+        allow_unfinished: bool = False,
+    ) -> ForkHandle[Any]: ...
+    async def fork(
+        self,
+        source: RunOrId,
+        /,
+        *,
+        before_task: str | Task[..., Any] | None = None,
+        before_ordinal: int | None = None,
+        before_key: str | None = None,
+        fork_point_seq: int | None = None,
+        workflow_input: Any = MISSING,
+        intervention: Any = None,
+        run_id: str | None = None,
+        allow_unfinished: bool = False,
+    ) -> ForkHandle[Any]:
         """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input.
+
+        `source` is the id of the run or a handle on it, `before_task` a task or its name.
 
         Pass one of `before_task` and `fork_point_seq`. `before_task` cuts before the earliest call of that task, or
         before the one that `before_ordinal` or `before_key` names; `fork_point_seq` keeps entries up to and including
@@ -269,19 +329,20 @@ class App:
         Raises `ForkValidationError`, with nothing written, for a cut that does not exist, that would leave nothing to
         run, or a source that has not ended (unless `allow_unfinished`); `RunConflictError` for an id that is taken.
         """
-        cut = RequestedCut(before_task, before_ordinal, before_key, fork_point_seq)
+        cut = RequestedCut(_task_name(before_task), before_ordinal, before_key, fork_point_seq)
         scheduler = await self._ready()
-        source = await self._record(source_id)
-        if not source.status.is_terminal and not allow_unfinished:
+        source_id = await self._id_of(source)
+        record = await self._record(source_id)
+        if not record.status.is_terminal and not allow_unfinished:
             raise ForkValidationError(
-                f"run {source_id!r} is {source.status}; a fork is made of a run that has ended. Wait for it, cancel "
+                f"run {source_id!r} is {record.status}; a fork is made of a run that has ended. Wait for it, cancel "
                 "it, or pass allow_unfinished=True to fork what is committed now",
                 run_id=source_id,
             )
-        definition = find_workflow(source.workflow, source_id)
+        definition = find_workflow(record.workflow, source_id)
         text = None if workflow_input is MISSING else encode_input(definition, workflow_input)
         fork_id = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
-        work = self._begin(self._fork(scheduler, source, definition, ForkRequest(cut, text, intervention), fork_id))
+        work = self._begin(self._fork(scheduler, record, definition, ForkRequest(cut, text, intervention), fork_id))
         try:
             return await asyncio.shield(work)  # A caller that is cancelled leaves no fork that nobody drives.
         except asyncio.CancelledError:
@@ -316,7 +377,7 @@ class App:
 
     async def _same_fork(self, run_id: str, receipt: ForkReceipt, first: Entry) -> ForkReceipt:
         """The receipt of the fork that has the id, if it was asked for the same."""
-        there = await self.receipt(run_id)
+        there = await self._receipt(run_id)
         if there is None:
             raise RunConflictError(f"run {run_id!r} is there already; a fork needs an id of its own", run_id=run_id)
         entry = (await (await self._ready()).journal.read(run_id, limit=1))[0]
@@ -343,14 +404,15 @@ class App:
         payload: Any = MISSING,
         *,
         key: str | None = None,
-        run_id: str | None = None,
+        run_id: RunOrId | None = None,
         event_id: str | None = None,
     ) -> bool:
         """Send an event to one run, or to whoever waits for it first.
 
         `event` is an object, whose class is the type, or the name of a type with a `payload`. It is delivered once; one
         that nobody waits for yet stays in the inbox. False where an event with the same `event_id` was sent to the same
-        receiver before. Raises `RunNotFoundError` for a `run_id` that does not exist.
+        receiver before. A run that goes on as a new one hands its events on. Raises `RunNotFoundError` for a `run_id`
+        that does not exist, and `RunEndedError` for a run that has ended.
         """
         if isinstance(event, str):
             name, value, codec = event_name(event), None if payload is MISSING else payload, _OPAQUE
@@ -361,35 +423,69 @@ class App:
                 )
             name, value, codec = event_name(type(event)), event, value_codec(type(event))
         text = codec.encode(value, f"the payload of event {name!r}")
+        checked_key(key, f"key of event {name!r}")
+        checked_key(event_id, f"event_id of event {name!r}")
         scheduler = await self._ready()
-        return await scheduler.post(
-            run_id,
-            name,
-            checked_key(key, f"key of event {name!r}"),
-            checked_key(event_id, f"event_id of event {name!r}"),
-            text,
-        )
+        receiver = None
+        if run_id is not None:
+            receiver = await self._receiver(await self._id_of(run_id), event_id)
+            if receiver is None:
+                return False
+        return await scheduler.post(receiver, name, key, event_id, text)
 
-    async def cancel(self, run_id: str) -> None:
+    async def _receiver(self, run_id: str, event_id: str | None) -> str | None:
+        """The run that takes the events to a run: itself, or what goes on in its place. None if it took this one."""
+        archive = (await self._ready()).archive
+        while (record := await archive.record(run_id)).status.is_terminal:
+            if event_id is not None and await self._has_taken(run_id, event_id):
+                return None
+            continued_as = (await archive.ending(run_id)).continued_as
+            if continued_as is None:
+                raise RunEndedError(
+                    f"run {run_id!r} has ended: it is {record.status}; it takes no more events", run_id=run_id
+                )
+            run_id = continued_as
+        return run_id
+
+    async def _has_taken(self, run_id: str, event_id: str) -> bool:
+        entries = await (await self._ready()).archive.entries(run_id)
+        received = (entry for entry in entries if entry.type == EntryType.EXTERNAL_EVENT_RECEIVED)
+        return any(facts(entry).get("event_id") == event_id for entry in received)
+
+    async def cancel(self, run_id: RunOrId) -> None:
         """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing."""
         await self._ask_to_end(run_id, (await self._ready()).cancel)
 
-    async def terminate(self, run_id: str) -> None:
+    async def terminate(self, run_id: RunOrId) -> None:
         """Ask for a run to end at once, as cancelled: its body is dropped, and its cleanup does not run."""
         await self._ask_to_end(run_id, (await self._ready()).terminate)
 
-    async def _ask_to_end(self, run_id: str, ask: Callable[[str], Awaitable[None]]) -> None:
+    async def _ask_to_end(self, run: RunOrId, ask: Callable[[str], Awaitable[None]]) -> None:
         scheduler = await self._ready()
-        record = await self._record(run_id)
+        record = await self._last_of(await self._id_of(run))
         if record.status.is_terminal:
             return
-        await ask(run_id)
+        await ask(record.run_id)
         if workflows.get(record.workflow) is not None:
-            await scheduler.take_over(run_id)
+            await scheduler.take_over(record.run_id)
+
+    async def _last_of(self, run_id: str) -> RunRecord:
+        """The run itself, or the one that goes on in its place."""
+        archive = (await self._ready()).archive
+        while (record := await archive.record(run_id)).status == RunStatus.COMPLETED:
+            continued_as = (await archive.ending(run_id)).continued_as
+            if continued_as is None:
+                break
+            run_id = continued_as
+        return record
+
+    async def status(self, run: RunOrId) -> RunStatus:
+        """What a run, or the run that goes on in its place, is doing."""
+        return (await self._last_of(await self._id_of(run))).status
 
     async def decide(
         self,
-        run_id: str,
+        run_id: RunOrId,
         decision: Literal["rerun", "fail"] | Missing = MISSING,
         *,
         value: Any = MISSING,
@@ -403,14 +499,15 @@ class App:
         if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
             raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
         scheduler = await self._ready()
-        call = await self._undecided_call(run_id, seq)
+        chosen = await self._id_of(run_id)
+        call = await self._undecided_call(chosen, seq)
         decided: dict[str, Any] = {"call": call.seq, "decision": "value" if decision is MISSING else decision}
         if value is not MISSING:
             known = tasks.get(facts(call)["task"])
             codec = _OPAQUE if known is None else known.result_codec
             decided["value"] = codec.encode(value, f"the decided result of task {facts(call)['task']!r}")
-        await scheduler.post(run_id, DECISION, None, None, json.dumps(decided))
-        await scheduler.take_over(run_id)
+        await scheduler.post(chosen, DECISION, None, None, json.dumps(decided))
+        await scheduler.take_over(chosen)
 
     async def _undecided_call(self, run_id: str, seq: int | None) -> Entry:
         scheduler = await self._ready()
@@ -437,9 +534,9 @@ class App:
         *,
         status: RunStatus | str | None = None,
         workflow: str | Workflow[..., Any] | None = None,
-        forked_from: str | None = None,
+        forked_from: RunOrId | None = None,
         limit: int = 100,
-        before: str | None = None,
+        before: RunOrId | None = None,
     ) -> list[RunSummary]:
         """Runs that match, newest first, at most `limit`; with `before`, those created before that run."""
         checked_count(limit, "limit of runs()", 1, MAX_LISTED_RUNS)
@@ -449,22 +546,30 @@ class App:
             choices = ", ".join(repr(choice.value) for choice in RunStatus)
             raise InvalidValueError(f"runs(status={status!r}): it must be one of {choices}") from None
         name = workflow.name if isinstance(workflow, Workflow) else workflow
-        query = RunQuery(status=wanted, workflow=name, forked_from=forked_from, before=before, limit=limit)
         scheduler = await self._ready()
-        if before is not None:
-            await self._record(before)
+        source_id = None if forked_from is None else await self._id_of(forked_from)
+        before_id = None if before is None else await self._id_of(before)
+        if before_id is not None:
+            await self._record(before_id)
+        query = RunQuery(status=wanted, workflow=name, forked_from=source_id, before=before_id, limit=limit)
         return [_summary(record) for record in await scheduler.journal.runs(query)]
 
-    async def run(self, run_id: str) -> RunSummary:
+    async def run(self, run_id: RunOrId) -> RunSummary:
         """One run. Raises `RunNotFoundError`."""
-        return _summary(await self._record(run_id))
+        await self._ready()
+        return _summary(await self._record(await self._id_of(run_id)))
 
-    def handle(self, run_id: str) -> RunHandle[Any]:
+    def handle(self, run_id: RunOrId) -> RunHandle[Any]:
         """A handle on a run that is there, without driving it."""
-        return RunHandle(self, run_id, None, None, drives=False)
+        creation = self._begin(self._id_of(run_id)) if isinstance(run_id, RunHandle) else None
+        return RunHandle(self, checked_run(run_id), None, creation, drives=False)
 
-    async def receipt(self, run_id: str) -> ForkReceipt | None:
+    async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
         """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
+        await self._ready()
+        return await self._receipt(await self._id_of(run_id))
+
+    async def _receipt(self, run_id: str) -> ForkReceipt | None:
         record = await self._record(run_id)
         if record.fork_seq is None:
             return None
@@ -475,9 +580,10 @@ class App:
         blobs = await (await self._ready()).journal.blobs(referenced_blobs([own]))
         return ForkReceipt.from_json(value_text(own) or blobs[blob_reference(own) or ""])
 
-    async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+    async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
         scheduler = await self._ready()
+        run_id = await self._id_of(run_id)
         await self._record(run_id)
         has_ended = False
         while True:
@@ -497,12 +603,13 @@ class App:
             if not has_ended:
                 await asyncio.wait((news,), timeout=self._scheduling.poll_seconds)
 
-    async def compare(self, one: str, other: str) -> Comparison:
+    async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
         """Compare two runs call by call. Printing the result shows a table."""
         return compare_runs(await self._history(one), await self._history(other))
 
-    async def _history(self, run_id: str) -> RunHistory:
+    async def _history(self, run: RunOrId) -> RunHistory:
         scheduler = await self._ready()
+        run_id = await self._id_of(run)
         record = await self._record(run_id)
         entries = await scheduler.archive.entries(run_id)
         return RunHistory(record, entries, await scheduler.archive.values(run_id, entries, referenced_blobs(entries)))
@@ -513,6 +620,7 @@ class App:
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
         """Wait for a run to end and return its result. With `drive`, drive the run if nobody does."""
         scheduler = await self._ready()
+        run_id = await self._id_of(run_id)
         while True:
             ending = await scheduler.ending(run_id, drive=drive)
             if ending.continued_as is None:
@@ -528,6 +636,22 @@ class App:
         return codec.decode(ending.text or "null", f"the result of run {run_id!r}")
 
 
+def checked_run(run: RunOrId) -> str:
+    """The id of a run as far as it is known now. Raises `UsageError` for what names no run."""
+    if isinstance(run, RunHandle):
+        return run.run_id
+    if not isinstance(run, str):
+        raise UsageError(f"{shown(run)} names no run; give the id of a run, or the handle that satay.start() returned")
+    return run
+
+
+def _task_name(task: str | Task[..., Any] | None) -> str | None:
+    name = task.name if isinstance(task, Task) else task
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"before_task={shown(task)} names no task; give a @satay.task, or its name")
+    return name
+
+
 async def open_journal(settings: Settings) -> Journal:
     """Open the journal that settings name."""
     url = settings.database_url
@@ -535,10 +659,24 @@ async def open_journal(settings: Settings) -> Journal:
         return await open_sqlite(settings.data_dir / DATABASE_FILE, synchronous=settings.synchronous)
     parts = urlsplit(url)
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
+        is_postgresql = parts.scheme.partition("+")[0] in ("postgres", "postgresql")
         raise InvalidValueError(
-            f"database URL {url!r} cannot be opened; it has the form sqlite:///relative/path or sqlite:////absolute/path"
+            f"database URL {_without_password(url)!r} cannot be opened; "
+            + ("PostgreSQL is not supported yet: " if is_postgresql else "")
+            + "it has the form sqlite:///relative/path or sqlite:////absolute/path"
         )
     return await open_sqlite(Path(unquote(parts.path[1:])), synchronous=settings.synchronous)
+
+
+def _without_password(url: str) -> str:
+    """A URL as it may be shown; of one that has no form of a URL, nothing is told."""
+    if "://" not in url:
+        return "***" if "@" in url else url
+    user, at, place = url.rpartition("@")
+    name, colon, _ = user.partition("://")[2].partition(":")
+    if at and colon:
+        user = f"{user.partition('://')[0]}://{name}:***"
+    return _PASSWORD_OPTION.sub(r"\1***", f"{user}{at}{place}")
 
 
 def encode_input(workflow: Workflow[..., Any], input: Any) -> str:
@@ -552,9 +690,20 @@ def _recorded_input(first: Entry) -> str | None:
     return value_text(first) or blob_reference(first)
 
 
-def _kept_as(text: str) -> str:
-    """What an entry would hold of an input."""
-    return text if len(text) <= BLOB_THRESHOLD_BYTES else hashlib.sha256(text.encode()).hexdigest()
+def _is_same_input(first: Entry, text: str) -> bool:
+    """Whether a run was started with an input. The order of members of an object does not matter."""
+    recorded = _recorded_input(first)
+    if len(text) > BLOB_THRESHOLD_BYTES:
+        return recorded == hashlib.sha256(text.encode()).hexdigest()
+    return recorded == text or (recorded is not None and _sorted(recorded) == _sorted(text))
+
+
+def _sorted(text: str) -> str:
+    """JSON text with its members in order, so that `1`, `1.0` and `true` stay apart."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
 
 
 def _summary(record: RunRecord) -> RunSummary:

@@ -63,10 +63,10 @@ def checked_key(key: str | None, what: str) -> str | None:
 
 
 def checked_run_id(run_id: object) -> str:
-    """A run id that can be used."""
-    if not isinstance(run_id, str) or not RUN_ID_PATTERN.fullmatch(run_id):
+    """A run id that can be given to a new run. `~` is satay's own: it numbers runs that continue as new ones."""
+    if not isinstance(run_id, str) or not RUN_ID_PATTERN.fullmatch(run_id) or "~" in run_id:
         raise InvalidValueError(
-            f"run id {shown(run_id)} cannot be used; a run id is 1 to 200 letters, digits and _.:=@+~/-, begins with a "
+            f"run id {shown(run_id)} cannot be used; a run id is 1 to 200 letters, digits and _.:=@+/-, begins with a "
             "letter, a digit or _, has no '..' and no '//', and does not end with '/'"
         )
     return run_id

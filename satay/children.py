@@ -86,20 +86,21 @@ class Children:
             self._host.step(self._host.unpin, drive)
 
     async def _attach(self, drive: Drive, call: ChildCall) -> None:
-        record = await self._host.archive.record(call.run_id)
+        child_id = call.run_id  # A message may move the call on to another run meanwhile.
+        record = await self._host.archive.record(child_id)
         if record.parent_id != drive.run_id:
             error = RunConflictError(
-                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {call.run_id!r}, which is another "
+                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {child_id!r}, which is another "
                 "run already; give the call a key",
-                run_id=call.run_id,
+                run_id=child_id,
             )
             facts = f'"call":{call.seq}'
             arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error))
             self._host.step(drive.arrive, arrival)
         elif record.status.is_terminal:
-            await self._deliver(drive, call, call.run_id, None)
+            await self._deliver(drive, call, child_id, None)
         else:
-            await self._host.take_over(call.run_id)
+            await self._host.take_over(child_id)
 
     async def _deliver(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
         """Hand the end of a child to its parent, or follow to the run that goes on in its place.

@@ -4,6 +4,8 @@
   that the workflow is handed on the first pass is the one that a replay hands over.
 - The declared type decides: a `StrEnum` in a `list[str]` reads back as the `str` that was promised. Where the
   declaration leaves room (`Any`, a union, a bare `dict`), types are kept exactly, in the tagged format if need be.
+- What JSON has a form for may be given in that form: a date as text, a model as a dict. But no scalar becomes another
+  one: `"4"` and `True` are no int. Only an int is a float.
 - Fields are written by name, never by alias, so aliases need not be symmetric.
 - Pickle is read only by a codec that was made for it and told so.
 """
@@ -11,21 +13,25 @@
 import base64
 import functools
 import inspect
+import marshal
+import operator
 import pickle
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from inspect import Parameter
 from typing import Any, Final
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaError, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaError, to_json
 
 from satay.errors import CodecError, DecodeError, EncodeError, InvalidValueError, PickleNotAllowedError
 from satay.model import MISSING
 from satay.tags import (
+    MARSHAL_VERSION,
     MAX_PAYLOAD_BYTES,
     TAG_HEAD,
     check_size,
@@ -33,6 +39,7 @@ from satay.tags import (
     dump_plain,
     encode_tagged,
     find_difference,
+    forgotten_call,
     json_quote,
     path_step,
     to_plain,
@@ -118,14 +125,14 @@ class _TypedCodec(ValueCodec):
     So do sets, whose order in the JSON form differs from process to process: equal arguments must have equal texts.
     """
 
-    __slots__ = ("_has_sets", "_is_exact", "_read", "_validate", "_write")
+    __slots__ = ("_has_sets", "_is_same", "_read", "_validate", "_write")
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._write = adapter.serializer.to_json
         self._read = adapter.validator.validate_json
         self._validate = adapter.validator.validate_python
         nodes = list(_schema_nodes(adapter.core_schema))
-        self._is_exact = all(_is_exact_node(node) for node in nodes)
+        self._is_same = _comparison(nodes)
         self._has_sets = any(node["type"] in ("set", "frozenset") for node in nodes)
 
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
@@ -141,7 +148,7 @@ class _TypedCodec(ValueCodec):
         try:
             return self._read(text, by_alias=False, by_name=True)
         except ValidationError as error:
-            path, reason = _condense(error)
+            path, reason = _condense(error.errors(include_url=False, include_context=False))
             message = f"{where} does not fit the type that the code declares now: at {path}, {reason}"
             raise DecodeError(message) from None
 
@@ -151,8 +158,8 @@ class _TypedCodec(ValueCodec):
             return None
         try:
             written = self._write(value, by_alias=False, round_trip=True, warnings=False)
-            copy = self._read(written, by_alias=False, by_name=True)
-            if not (copy == value if self._is_exact else find_difference(value, copy) is None):
+            copy = self._read(written, strict=True, by_alias=False, by_name=True)
+            if not self._is_same(value, copy):
                 return None
         except Exception:  # a user's serializer, validator or __eq__, or pydantic: the other form says what is wrong
             return None
@@ -172,22 +179,65 @@ class _TypedCodec(ValueCodec):
         return text, copy
 
     def _fit(self, value: object, where: str) -> object:
-        """`value` as the declared type has it: a dict becomes the model that it spells, by alias or by name."""
+        """`value` as the declared type has it: a dict becomes the model that it spells, by alias or by name.
+
+        What JSON has a form for may come in that form. But no scalar is converted to another one: `"4"` is no int.
+        """
         try:
-            return self._validate(value, by_alias=True, by_name=True)
+            fitted = self._validate(value, by_alias=True, by_name=True)
         except ValidationError as error:
-            if all(detail["type"] in _HARMLESS_ERRORS for detail in error.errors(include_url=False)):
+            details = error.errors(include_url=False, include_context=False)
+            if all(detail["type"] in _HARMLESS_ERRORS for detail in details):
                 return value
-            path, reason = _condense(error)
-            raise EncodeError(f"{where} does not fit its declared type: at {path}, {reason}", path=path) from None
+            raise _misfit(details, where) from None
         except RecursionError:
             raise EncodeError(f"{where} cannot be recorded: it is nested too deeply, or holds itself") from None
         except Exception as error:  # a user's validator
             raise EncodeError(f"{where} does not fit its declared type: {error!r}") from error
+        if _may_convert(value, fitted):
+            self._refuse_conversion(value, where)
+        return fitted
+
+    def _refuse_conversion(self, value: object, where: str) -> None:
+        """Raise `EncodeError` if a scalar was converted because of the declared type, and not by a user's validator."""
+        try:
+            self._read(to_json(value), strict=True, by_alias=True, by_name=True)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=False)
+            conversions = [detail for detail in details if detail["type"] in _CONVERSION_ERRORS]
+            if conversions:
+                raise _misfit(conversions, where) from None
+        except Exception:  # a user's validator, or a value with no JSON form of its own, which was no scalar then
+            return
+
+
+def _misfit(details: Sequence[ErrorDetails], where: str) -> EncodeError:
+    path, reason = _condense(details)
+    return EncodeError(f"{where} does not fit its declared type: at {path}, {reason}", path=path)
+
+
+def _may_convert(value: Any, fitted: Any) -> bool:
+    """Whether a scalar in `value` may have become one of another type in `fitted`. An int for a float is none."""
+    kind = type(fitted)
+    if value is fitted or kind in _SCALAR_CODECS:
+        is_scalar = type(value) in _SCALAR_CODECS and type(value) is not kind
+        return is_scalar and (type(value), kind) != (int, float)
+    match value, fitted:
+        case dict(), dict():
+            return any(key not in value or _may_convert(value[key], item) for key, item in fitted.items())
+        case list() | tuple() | set() | frozenset(), set() | frozenset():
+            return not {type(item) for item in fitted} <= {type(item) for item in value}
+        case list() | tuple() | deque(), list() | tuple() | deque():
+            return any(map(_may_convert, value, fitted))
+        case _:
+            return isinstance(value, dict | list | tuple | set | frozenset)
 
 
 _HARMLESS_ERRORS: Final = frozenset({"string_unicode"})
 """What pydantic refuses and the tagged format can hold: text with lone surrogates."""
+
+_CONVERSION_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
+"""What pydantic says of a scalar of another type when it may not convert it."""
 
 _UNTYPED: Final = ValueCodec()
 
@@ -244,11 +294,13 @@ class _FloatCodec(_ScalarCodec):
     def encode(self, value: object, where: str) -> str:
         if type(value) is float and -_INFINITY < value < _INFINITY:
             return repr(value)
-        return super().encode(value, where)
+        return self.encode_and_decode(value, where)[0]
 
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
         if type(value) is float and -_INFINITY < value < _INFINITY:
             return repr(value), value
+        if type(value) is int and -_BIG_FLOAT < value < _BIG_FLOAT:
+            return f"{value}.0", float(value)
         return super().encode_and_decode(value, where)
 
     def decode(self, text: str, where: str) -> Any:
@@ -302,6 +354,7 @@ class _NoneCodec(_ScalarCodec):
 
 
 _BIG: Final = 2**63
+_BIG_FLOAT: Final = 2**53  # below it, every int is a float
 _INFINITY: Final = float("inf")
 _SHORT_TEXT: Final = MAX_PAYLOAD_BYTES // 8  # even if every character is written as six, it is below the limit
 _SCALAR_CODECS: Final[dict[object, type[_ScalarCodec]]] = {
@@ -339,6 +392,8 @@ _EXACT_SCHEMAS: Final = frozenset(
 )
 """Kinds of pydantic schema that leave one type for each place, so that `==` is enough to prove a round trip."""
 
+_NUMBERS: Final = frozenset({"bool", "int", "float"})
+_OBJECTS: Final = frozenset({"model", "dataclass"})
 _NO_SCHEMAS: Final = frozenset({"metadata", "default", "config", "cls", "members", "ref"})
 
 
@@ -350,6 +405,29 @@ def _is_loose(annotation: object) -> bool:
     if inner is not None and not isinstance(annotation, type):
         return _is_loose(inner)
     return any(_is_loose(argument) for argument in typing.get_args(annotation))
+
+
+def _comparison(nodes: Sequence[Mapping[str, Any]]) -> Callable[[Any, Any], bool]:
+    """The quickest way to prove that a value of a schema was read back as it was."""
+    kinds = {node["type"] for node in nodes}
+    if not all(_is_exact_node(node) for node in nodes):
+        return lambda value, copy: find_difference(value, copy) is None
+    if kinds & _NUMBERS and not kinds & _OBJECTS:
+        return _is_same_data
+    return operator.eq
+
+
+def _is_same_data(value: Any, copy: Any) -> bool:
+    """`True == 1 == 1.0`, and pydantic writes the one for the other; the bytes of `marshal` tell them apart.
+
+    It refuses what is of no built-in type, such as an `IntEnum` for an int: there the declared type decides.
+    """
+    if copy != value:
+        return False
+    try:
+        return marshal.dumps(copy, MARSHAL_VERSION) == marshal.dumps(value, MARSHAL_VERSION)
+    except ValueError:
+        return True
 
 
 def _is_exact_node(node: Mapping[str, Any]) -> bool:
@@ -382,13 +460,14 @@ def _schema_nodes(schema: object) -> Iterator[Mapping[str, Any]]:
         yield from _schema_nodes(parts)
 
 
-def _condense(error: ValidationError) -> tuple[str, str]:
+def _condense(details: Sequence[ErrorDetails]) -> tuple[str, str]:
     """Where a value failed first, and the sentence that says why."""
-    details = error.errors(include_url=False, include_context=False, include_input=False)
     first = details[0]
     path = "$" + "".join(map(path_step, first["loc"]))
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return path, first["msg"] + more
+    kind = type(first["input"])
+    given = f", not {kind.__name__}" if first["type"] in _CONVERSION_ERRORS else ""
+    return path, first["msg"] + given + more + forgotten_call(kind)
 
 
 def _dump_data(data: object) -> str:

@@ -5,10 +5,12 @@ ambiguous, so that is an error at decoration.
 """
 
 import functools
+import gc
 import hashlib
 import inspect
 import os
 import re
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
@@ -60,6 +62,7 @@ class Task(Generic[P, R]):
         )
         self.input_where = f"the input of task {name!r}"
         self.result_where = f"the result of task {name!r}"
+        self._call = _under_name(Task.call_durably, f"satay.task {name}")
         functools.update_wrapper(self, fn)
 
     @functools.cached_property
@@ -76,7 +79,8 @@ class Task(Generic[P, R]):
         schedule = current_schedule()
         if schedule is None:
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
-        return self.call_durably(schedule, args, kwargs, None)
+        call: Coroutine[Any, Any, R] = self._call(self, schedule, args, kwargs, None)
+        return call
 
     async def call_durably(
         self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
@@ -91,6 +95,13 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<satay.task {self.name!r}>"
+
+
+def _under_name(fn: Any, name: str) -> Any:
+    """The same function under a name of its own, which its coroutines have in the warning about a forgotten await."""
+    named = FunctionType(fn.__code__, fn.__globals__, name)
+    named.__qualname__ = name
+    return named
 
 
 class PickledInputCodec:
@@ -197,13 +208,14 @@ def task(
     `task_context().idempotency_key`), or something that must not happen twice (`"external"`). `codec="pickle"` is for
     values that have no better form. Plain functions run in satay's own threads.
 
-    Raises `RegistrationError` if the name is taken by another function or the function is a method, and
+    Raises `RegistrationError` if the name is taken by another function or the function is a method or a generator, and
     `InvalidValueError` for a number that cannot be honoured.
     """
 
     def decorate(fn: Callable[..., Any]) -> Any:
         task_name = _checked_name(name, fn, "task")
         _refuse_method(fn, "task")
+        _refuse_generator(fn, "task")
         if codec not in ("json", "pickle"):
             raise RegistrationError(f"task {task_name!r} asks for codec={codec!r}; it can be 'json' or 'pickle'")
         policy = RetryPolicy(
@@ -234,6 +246,7 @@ def workflow(fn: Callable[..., Coroutine[Any, Any, Any]] | None = None, /, *, na
     def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
         workflow_name = _checked_name(name, fn, "workflow")
         _refuse_method(fn, "workflow")
+        _refuse_generator(fn, "workflow")
         if not inspect.iscoroutinefunction(fn):
             raise RegistrationError(f"workflow {workflow_name!r} is not an async function; define it with 'async def'")
         return workflows.add(Workflow(fn, workflow_name))
@@ -250,11 +263,16 @@ class Registry(Generic[DefinitionT]):
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._by_name: dict[str, DefinitionT] = {}
+        self._earlier: dict[str, list[weakref.ref[Any]]] = {}
 
     def add(self, definition: DefinitionT) -> DefinitionT:
-        """Register a definition. Defining the same function again (a reload) replaces it."""
+        """Register a definition. Defining the same function again (a reload, a local function) replaces it."""
         there = self._by_name.get(definition.name)
-        if there is not None and not _is_same_function(there.fn, definition.fn):
+        if there is not None and _is_same_function(there.fn, definition.fn):
+            if _is_other_closure(there.fn, definition.fn):
+                earlier = self._earlier.setdefault(definition.name, [])
+                self._earlier[definition.name] = [ref for ref in earlier if ref() is not None] + [weakref.ref(there)]
+        elif there is not None:
             raise RegistrationError(
                 f"{self._kind} {definition.name!r} is defined twice: at {_location(there.fn)} and at "
                 f"{_location(definition.fn)}; give one of them a name of its own, "
@@ -262,6 +280,23 @@ class Registry(Generic[DefinitionT]):
             )
         self._by_name[definition.name] = definition
         return definition
+
+    def check_unambiguous(self, name: str) -> None:
+        """Refuse a name under which one function was defined several times over other variables, all still in use.
+
+        Which of them a run belongs to cannot be told by its name.
+        """
+        earlier = self._earlier.pop(name, [])
+        if any(ref() is not None for ref in earlier):
+            gc.collect()
+        in_use = [ref for ref in earlier if ref() is not None]
+        if in_use:
+            self._earlier[name] = in_use
+            raise RegistrationError(
+                f"{self._kind} {name!r} was defined {len(in_use) + 1} times, at {_location(self._by_name[name].fn)}, "
+                "over different variables, and a run does not say which it belongs to; give each a name of its own, "
+                f'@satay.{self._kind}(name="...")'
+            )
 
     def get(self, name: str) -> DefinitionT | None:
         return self._by_name.get(name)
@@ -283,6 +318,7 @@ def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
             f"run {run_id!r} belongs to workflow {name!r}, which this process has not imported; it knows {known}. "
             "Import the module that defines it first"
         )
+    workflows.check_unambiguous(name)
     return cast("Workflow[..., Any]", definition)
 
 
@@ -299,6 +335,14 @@ def _checked_name(name: str | None, fn: Callable[..., Any], kind: str) -> str:
     if problem:
         raise RegistrationError(f"{kind} name {shown(chosen)} cannot be used; {problem}")
     return chosen
+
+
+def _refuse_generator(fn: Callable[..., Any], kind: str) -> None:
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise RegistrationError(
+            f"{fn.__qualname__!r} yields, and a {kind} has one result, which is recorded as a whole; return a list, or "
+            "record each part with a call of its own"
+        )
 
 
 def _refuse_method(fn: Callable[..., Any], kind: str) -> None:
@@ -342,6 +386,11 @@ def _as_tuple(kinds: type[Exception] | tuple[type[Exception], ...]) -> tuple[typ
 
 def _is_same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     return (one.__code__.co_filename, one.__qualname__) == (other.__code__.co_filename, other.__qualname__)
+
+
+def _is_other_closure(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether a function was made again over other variables, as by a factory of workflows."""
+    return one.__code__ is other.__code__ and one.__closure__ != other.__closure__
 
 
 def _location(fn: Callable[..., Any]) -> str:

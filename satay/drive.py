@@ -11,6 +11,7 @@ while the body runs.
 
 import asyncio
 import contextvars
+import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,13 +35,12 @@ from satay.codec import json_quote
 from satay.definitions import Workflow
 from satay.effects import Effect
 from satay.errors import (
-    JournalError,
     SatayError,
     TaskCrashedError,
     WorkflowStuckError,
 )
 from satay.failures import encode_failure
-from satay.journal import CHILD_ENDED, Append, Blob, Journal, Lease, NewRun, Wait
+from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, NewRun, Wait
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin
 from satay.outcomes import resolve
@@ -50,6 +50,7 @@ from satay.replay import (
     StrictReplay,
     blob_reference,
     divergence_error,
+    facts,
     outcome_call,
     value_text,
 )
@@ -66,7 +67,7 @@ CALLBACKS_PER_SLICE: Final = 5_000
 """After this many callbacks of one body, the host's other callbacks get their turn."""
 
 TURNS_PER_SLICE: Final = 500
-"""After this many replayed turns of one body, the host's other callbacks get their turn."""
+"""After this many turns of one body, replayed or live, the host's other callbacks get their turn."""
 
 MAX_CLEANUP_ROUNDS: Final = 10
 """How often branches that are left over when a body returns are cancelled before they are dropped."""
@@ -292,7 +293,10 @@ class Drive(Schedule):
             self._take_up_task(call, history or AttemptHistory())
         elif isinstance(call, ChildCall):
             call.input_text = self._recorded_value(call.entry)
-            self._starts.append(call)
+            if call.input_text is None:
+                self._fail_refused(call, EntryType.CHILD_WORKFLOW_FAILED)
+            else:
+                self._starts.append(call)
         else:
             self._watch(call)
             self._wants_messages |= isinstance(call, EventCall)
@@ -302,8 +306,7 @@ class Drive(Schedule):
         call.input_text = self._recorded_value(call.entry)
         call.attempt, call.failures = history.attempt, history.failures
         if call.input_text is None:
-            failure = encode_failure(TaskCrashedError(f"the call of task {call.name!r} was recorded without its input"))
-            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', failure))
+            self._fail_refused(call, EntryType.TASK_FAILED)
         elif history.retry_at is not None:
             call.due = history.retry_at
             self._watch(call)
@@ -325,6 +328,12 @@ class Drive(Schedule):
             self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', failure))
         else:
             self._next_attempt(call, crashed=not history.is_stopped)
+
+    def _fail_refused(self, call: Call, failed: str) -> None:
+        """A call that could not be made when it was issued fails again, as it did then."""
+        assert call.entry is not None
+        failure = json.dumps(facts(call.entry)["refused"], separators=(",", ":"))
+        self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
 
     def _recorded_value(self, entry: Entry | None) -> str | None:
         assert entry is not None
@@ -425,18 +434,14 @@ class Drive(Schedule):
 
     def receive(self, message: Message) -> bool:
         """A message from outside: it answers the first wait that matches. False if none does."""
-        for call in self.calls.values():
-            if (
-                isinstance(call, EventCall)
-                and not call.is_answered
-                and (call.name, call.key) == (message.type, message.key)
-            ):
-                call.is_answered = True
-                event_id = "" if message.event_id is None else f',"event_id":{json_quote(message.event_id)}'
-                facts = f'"call":{call.seq},"message":{message.id}{event_id}'
-                self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
-                return True
-        return False
+        call = self.event_call(message.type, message.key)
+        if call is None:
+            return False
+        call.is_answered = True
+        event_id = "" if message.event_id is None else f',"event_id":{json_quote(message.event_id)}'
+        facts = f'"call":{call.seq},"message":{message.id}{event_id}'
+        self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
+        return True
 
     def take_in_hand(self, message_id: int) -> bool:
         """Note that a message is being delivered; false if it is already."""
@@ -457,6 +462,13 @@ class Drive(Schedule):
             self._in_hand.difference_update(self._landed)
         self._landed = ()
 
+    def drop_stale_message(self, message_id: int) -> bool:
+        """Drop a message that no outstanding call waits for. False if one may still be issued that does."""
+        if self._replay is not None:
+            return False
+        self._drop_message(message_id)
+        return True
+
     def _drop_message(self, message_id: int) -> None:
         if not self.is_ended:  # Nothing extends the journal of a run that has ended.
             self._recorder.take_message(message_id)
@@ -470,7 +482,7 @@ class Drive(Schedule):
         if taken is not None:
             self._recorder.take_message(taken)
         if call.run_id == ended_id and self.calls.get(call.seq) is call:
-            call.run_id = run_id
+            self._answer_with(call, run_id)
             self._recorder.close_wait(call.seq)
             self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
             self._starts.append(call)
@@ -478,7 +490,12 @@ class Drive(Schedule):
 
     def _pump(self) -> None:
         """Give the body every outcome that has arrived, a turn each."""
+        turns = 0
         while self._arrivals and not self._is_stepping and not self.is_suspended:
+            if turns == TURNS_PER_SLICE:
+                asyncio.get_running_loop().call_soon(self._continue_pump)
+                return
+            turns += 1
             arrival = self._arrivals.popleft()
             call = arrival.call
             if self.is_ended or (call is not None and self.calls.get(call.seq) is not call):
@@ -487,6 +504,10 @@ class Drive(Schedule):
                     self._host.look_for_messages(self)
                 continue
             self._deliver(arrival)
+
+    @stops_on_error
+    def _continue_pump(self) -> None:
+        self._pump()
 
     def _deliver(self, arrival: Arrival) -> None:
         entry = self._recorder.record(arrival.type, arrival.facts, arrival.text)
@@ -504,18 +525,20 @@ class Drive(Schedule):
             self._close_wait(call)
             self._settle(call)
             self._resolve(call, arrival.type, arrival.text, arrival)
-        self._continue_turn()
+        self._run_turn()
 
-    @stops_on_error
-    def _continue_turn(self) -> None:
-        if self.is_suspended:
-            return
+    def _run_turn(self) -> None:
+        """Run the body until it is idle and end the turn; or for a slice, and go on later."""
         if not self._turn_is_over():
             asyncio.get_running_loop().call_soon(self._continue_turn)
             return
         self._end_turn()
         self._is_stepping = False
-        if self._arrivals:
+
+    @stops_on_error
+    def _continue_turn(self) -> None:
+        if not self.is_suspended:
+            self._run_turn()
             self._pump()
 
     def _turn_is_over(self) -> bool:
@@ -655,7 +678,7 @@ class Drive(Schedule):
         if self._stops:
             self._stops = []
         self._wants_messages = False
-        self._host.journal.append(append).add_done_callback(self._committed)
+        self._host.journal.append(append).tell(self._committed)
 
     def _is_nothing_to_commit(self) -> bool:
         if not self._recorder.is_empty or self._starts or self._stops:
@@ -673,11 +696,10 @@ class Drive(Schedule):
         return (RunStatus.WAITING, self.earliest())
 
     @stops_on_error
-    def _committed(self, commit: "asyncio.Future[None]") -> None:
+    def _committed(self, commit: Commit) -> None:
         consequences, self._in_flight = self._in_flight, None
-        if commit.cancelled() or commit.exception() is not None:
-            error = None if commit.cancelled() else commit.exception()
-            return self.stop(error or JournalError("the journal was closed"))
+        if commit.error is not None:
+            return self.stop(commit.error)
         if self.is_suspended:
             return
         assert consequences is not None

@@ -24,11 +24,11 @@ def parse_effect(effect: str | None, task_name: str) -> Effect:
     """The effect that a decorator's argument names."""
     if effect is None:
         return Effect.UNDECLARED
-    try:
-        return Effect(effect)
-    except ValueError:
-        choices = ", ".join(repr(choice.value) for choice in Effect)
-        raise RegistrationError(f"task {task_name!r} declares effect={effect!r}, which is none of {choices}") from None
+    choices = [choice for choice in Effect if choice is not Effect.UNDECLARED]
+    if effect not in choices:
+        named = ", ".join(repr(choice.value) for choice in choices)
+        raise RegistrationError(f"task {task_name!r} declares effect={effect!r}, which is none of {named}")
+    return Effect(effect)
 
 
 def idempotency_key(root_run_id: str, call: CallId) -> str:

@@ -123,6 +123,10 @@ class RunConflictError(RunError):
     """An id was used again for something else than what it names."""
 
 
+class RunEndedError(RunError):
+    """A run was sent an event, and has ended."""
+
+
 class ForkValidationError(RunError, ValueError):
     """A fork was asked for that cannot be made as asked; nothing was written."""
 

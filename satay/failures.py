@@ -8,6 +8,7 @@
 import builtins
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,8 +86,9 @@ def _record(error: BaseException, seen: frozenset[int], budget: Iterator[int]) -
         if plain is not None:
             record[name] = plain
     notes = getattr(error, "__notes__", None)
-    if isinstance(notes, list) and notes:
-        record["notes"] = [_shorten(clean_text(_text_of(note))) for note in notes[:MAX_MEMBERS]]
+    own = [note for note in notes if type(note) is not _TracebackNote] if isinstance(notes, list) else []
+    if own:  # The note with a traceback is in every traceback that is recorded after it.
+        record["notes"] = [_shorten(clean_text(_text_of(note))) for note in own[:MAX_MEMBERS]]
     if len(seen) < MAX_CHAIN:
         record |= _record_relatives(error, seen, budget)
     return record
@@ -221,8 +223,9 @@ def rebuild(failure: Failure) -> BaseException | None:
             return None
     except Exception:  # recorded data meets the user's classes of today, which may refuse it in their own way
         return None
-    for note in failure.notes:
-        BaseException.add_note(error, note)
+    with suppress(Exception):  # a user's __notes__
+        for note in failure.notes:
+            BaseException.add_note(error, note)
     if failure.cause is not None:
         error.__cause__ = rebuild_or_wrap(failure.cause)
     return error
@@ -233,30 +236,49 @@ def rebuild_or_wrap(failure: Failure) -> BaseException:
     return rebuild(failure) or TaskFailedError(f"{failure.type}: {failure.message}", **_facts(failure))
 
 
+class _TracebackNote(str):
+    """The note with a recorded traceback, which is not recorded again as a note of the user's."""
+
+    __slots__ = ()
+
+
 def rebuilt_task_failure(text: str, task: str) -> BaseException:
-    """What a workflow sees of the recorded failure of a task: the exception itself or a `TaskFailedError`."""
+    """What a workflow sees of the recorded failure of a task: the exception itself or a `TaskFailedError`.
+
+    This and the next two have a note with the recorded traceback: the line that raised is in no traceback of theirs.
+    """
     failure = _parse_leniently(text)
-    return rebuild(failure) or TaskFailedError(f"task {task!r} failed with {_briefly(failure)}", **_facts(failure))
+    what = f"task {task!r}"
+    error = rebuild(failure) or TaskFailedError(f"{what} failed with {_briefly(failure)}", **_facts(failure))
+    return _noted(error, failure, what)
 
 
 def rebuilt_child_failure(text: str, workflow: str, run_id: str) -> BaseException:
     """What a workflow sees of the recorded failure of a child: the exception itself or a `ChildWorkflowError`."""
     failure = _parse_leniently(text)
-    return rebuild(failure) or ChildWorkflowError(
-        f"child workflow {workflow!r}, run {run_id!r}, failed with {_briefly(failure)}",
-        run_id=run_id,
-        **_facts(failure),
+    what = f"child workflow {workflow!r}, run {run_id!r},"
+    error = rebuild(failure) or ChildWorkflowError(
+        f"{what} failed with {_briefly(failure)}", run_id=run_id, **_facts(failure)
     )
+    return _noted(error, failure, what)
 
 
 def rebuilt_workflow_failure(text: str, run_id: str) -> BaseException:
     """What awaits the result of a failed run: the exception itself or a `WorkflowFailedError`."""
     failure = _parse_leniently(text)
-    return rebuild(failure) or WorkflowFailedError(
-        f"run {run_id!r} failed with {_briefly(failure)}",
-        run_id=run_id,
-        **_facts(failure),
+    what = f"run {run_id!r}"
+    error = rebuild(failure) or WorkflowFailedError(
+        f"{what} failed with {_briefly(failure)}", run_id=run_id, **_facts(failure)
     )
+    return _noted(error, failure, what)
+
+
+def _noted(error: BaseException, failure: Failure, what: str) -> BaseException:
+    if failure.traceback:
+        note = _TracebackNote(f"{what} failed with this recorded traceback:\n{failure.traceback.rstrip()}")
+        with suppress(Exception):  # a user's __notes__
+            BaseException.add_note(error, note)
+    return error
 
 
 def _parse_leniently(text: str) -> Failure:

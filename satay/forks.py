@@ -7,6 +7,7 @@ holds the receipt. Everything that was outstanding at the cut runs again in the 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 from satay.clock import Clock
@@ -115,9 +116,12 @@ def _before_task(run_id: str, entries: Sequence[Entry], cut: RequestedCut) -> in
     calls = [(entry.seq, recorded_call(entry)) for entry in entries if entry.type == EntryType.TASK_SCHEDULED]
     named = [(seq, call) for seq, call in calls if call.name == cut.before_task]
     if not named:
-        names = dict.fromkeys(repr(call.name) for _, call in calls)
+        names = list(dict.fromkeys(call.name for _, call in calls))
+        close = get_close_matches(str(cut.before_task), names, 1)
         raise ForkValidationError(
-            f"run {run_id!r} never scheduled a task named {cut.before_task!r}; it ran {', '.join(names) or 'no task'}",
+            f"run {run_id!r} never scheduled a task named {cut.before_task!r}; it ran "
+            + (", ".join(map(repr, names)) or "no task")
+            + (f"; did you mean {close[0]!r}?" if close else ""),
             run_id=run_id,
         )
     wanted: int | str | None = cut.before_ordinal if cut.before_key is None else cut.before_key

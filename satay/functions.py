@@ -6,7 +6,7 @@ Without a block they open the default app of the running event loop, which close
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
@@ -15,10 +15,10 @@ from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_duration, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.context import current_schedule
-from satay.definitions import P, Workflow
+from satay.definitions import P, Task, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
-from satay.handles import ForkHandle, RunHandle
+from satay.handles import ForkHandle, RunHandle, RunOrId
 from satay.model import MISSING, Missing
 from satay.reports import Comparison
 from satay.scheduler import SchedulerSettings
@@ -107,24 +107,65 @@ def _checked_period(seconds: float, name: str) -> float:
     return period
 
 
-def run(workflow: Workflow[P, R], input: Any = MISSING, **options: Any) -> R:
-    """Run a workflow to its end and return its result: the one-line form for scripts. `options` are those of `run_app`.
+def run(
+    workflow: Workflow[P, R],
+    input: Any = MISSING,
+    *,
+    run_id: str | None = None,
+    idempotency_key: str | None = None,
+    url: str | None = None,
+    data_dir: str | Path | None = None,
+    recover: bool = False,
+    nondeterminism: Literal["strict", "warn", "off"] | None = None,
+    synchronous: Literal["FULL", "NORMAL"] | None = None,
+    allow_pickle: bool | None = None,
+    lease_seconds: float = 15.0,
+    poll_seconds: float = 0.5,
+    grace_seconds: float = 5.0,
+    max_resident: int = 4096,
+    max_threads: int = DEFAULT_THREADS,
+    clock: Clock | None = None,
+    chance: Chance | None = None,
+) -> R:
+    """Run a workflow to its end and return its result: the one-line form for scripts.
 
-    Raises `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
+    `run_id` and `idempotency_key` are those of `start`, the rest are those of `run_app`. Raises what `result()` of a
+    handle raises, and `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
     """
+    if _is_in_loop():
+        raise UsageError(
+            "satay.run() was called where an event loop runs already, and would block it; write "
+            "'await satay.start(workflow, input).result()' instead"
+        )
+    app = run_app(
+        url,
+        data_dir=data_dir,
+        recover=recover,
+        nondeterminism=nondeterminism,
+        synchronous=synchronous,
+        allow_pickle=allow_pickle,
+        lease_seconds=lease_seconds,
+        poll_seconds=poll_seconds,
+        grace_seconds=grace_seconds,
+        max_resident=max_resident,
+        max_threads=max_threads,
+        clock=clock,
+        chance=chance,
+    )
+    return asyncio.run(_run(app, workflow, input, run_id, idempotency_key))
+
+
+async def _run(app: App, workflow: Workflow[P, R], input: Any, run_id: str | None, idempotency_key: str | None) -> R:
+    async with app:
+        return await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key).result()
+
+
+def _is_in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_run(workflow, input, options))
-    raise UsageError(
-        "satay.run() was called where an event loop runs already, and would block it; write "
-        "'await satay.start(workflow, input).result()' instead"
-    )
-
-
-async def _run(workflow: Workflow[P, R], input: Any, options: dict[str, Any]) -> R:
-    async with run_app(**options) as app:
-        return await app.start(workflow, input).result()
+        return False
+    return True
 
 
 def start(
@@ -134,16 +175,44 @@ def start(
     return current_app().start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
 
 
-def resume(run_id: str) -> RunHandle[Any]:
+def resume(run_id: RunOrId) -> RunHandle[Any]:
     """Go on with a run that nobody drives; see `App.resume`."""
     return current_app().resume(run_id)
 
 
+@overload
 async def fork(
-    source_id: str,
+    source: RunHandle[R],
     /,
     *,
-    before_task: str | None = None,
+    before_task: str | Task[..., Any] | None = None,
+    before_ordinal: int | None = None,
+    before_key: str | None = None,
+    fork_point_seq: int | None = None,
+    workflow_input: Any = MISSING,
+    intervention: Any = None,
+    run_id: str | None = None,
+    allow_unfinished: bool = False,
+) -> ForkHandle[R]: ...
+@overload
+async def fork(
+    source: str,
+    /,
+    *,
+    before_task: str | Task[..., Any] | None = None,
+    before_ordinal: int | None = None,
+    before_key: str | None = None,
+    fork_point_seq: int | None = None,
+    workflow_input: Any = MISSING,
+    intervention: Any = None,
+    run_id: str | None = None,
+    allow_unfinished: bool = False,
+) -> ForkHandle[Any]: ...
+async def fork(
+    source: RunOrId,
+    /,
+    *,
+    before_task: str | Task[..., Any] | None = None,
     before_ordinal: int | None = None,
     before_key: str | None = None,
     fork_point_seq: int | None = None,
@@ -154,7 +223,7 @@ async def fork(
 ) -> ForkHandle[Any]:
     """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
     return await current_app().fork(
-        source_id,
+        source,
         before_task=before_task,
         before_ordinal=before_ordinal,
         before_key=before_key,
@@ -166,7 +235,7 @@ async def fork(
     )
 
 
-async def compare(one: str, other: str) -> Comparison:
+async def compare(one: RunOrId, other: RunOrId) -> Comparison:
     """Compare two runs call by call; printing the result shows a table."""
     return await current_app().compare(one, other)
 
@@ -176,25 +245,25 @@ async def send_event(
     payload: Any = MISSING,
     *,
     key: str | None = None,
-    run_id: str | None = None,
+    run_id: RunOrId | None = None,
     event_id: str | None = None,
 ) -> bool:
     """Send an event to one run, or to whoever waits for it first; see `App.send_event`."""
     return await current_app().send_event(event, payload, key=key, run_id=run_id, event_id=event_id)
 
 
-async def cancel(run_id: str) -> None:
+async def cancel(run_id: RunOrId) -> None:
     """Ask for a run to be cancelled; see `App.cancel`."""
     await current_app().cancel(run_id)
 
 
-async def terminate(run_id: str) -> None:
+async def terminate(run_id: RunOrId) -> None:
     """Ask for a run to end at once, without its cleanup; see `App.terminate`."""
     await current_app().terminate(run_id)
 
 
 async def decide(
-    run_id: str,
+    run_id: RunOrId,
     decision: Literal["rerun", "fail"] | Missing = MISSING,
     *,
     value: Any = MISSING,

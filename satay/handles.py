@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from satay.codec import ValueCodec
 from satay.errors import AppClosedError
@@ -43,7 +43,7 @@ class RunEvent:
 class RunReader(Protocol):
     """The app that a handle belongs to, as far as the handle needs it."""
 
-    async def run(self, run_id: str) -> RunSummary: ...
+    async def status(self, run: str) -> RunStatus: ...
 
     async def cancel(self, run_id: str) -> None: ...
 
@@ -52,6 +52,16 @@ class RunReader(Protocol):
     async def receipt(self, run_id: str) -> ForkReceipt | None: ...
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
+
+
+async def wait_created(creation: "asyncio.Task[str]", run_id: str) -> str:
+    """Wait for a run that is being created, and return its id. A caller that gives up does not disturb the creation."""
+    try:
+        return await asyncio.shield(creation)
+    except asyncio.CancelledError:
+        if not creation.cancelled():
+            raise
+        raise AppClosedError(f"the app was closed before run {run_id!r} was created") from None
 
 
 class RunHandle(Generic[R]):
@@ -77,12 +87,7 @@ class RunHandle(Generic[R]):
 
     async def _wait_created(self) -> Self:
         if self._created is not None:
-            try:
-                self.run_id = await asyncio.shield(self._created)
-            except asyncio.CancelledError:
-                if not self._created.cancelled():
-                    raise
-                raise AppClosedError(f"the app was closed before run {self.run_id!r} was created") from None
+            self.run_id = await wait_created(self._created, self.run_id)
         return self
 
     async def result(self) -> R:
@@ -96,9 +101,9 @@ class RunHandle(Generic[R]):
         return cast(R, await self._app.result(self.run_id, self._result_codec, drive=self._drives))
 
     async def status(self) -> RunStatus:
-        """What the run is doing."""
+        """What the run, or the one that goes on in its place, is doing."""
         await self._wait_created()
-        return (await self._app.run(self.run_id)).status
+        return await self._app.status(self.run_id)
 
     async def cancel(self) -> None:
         """Ask for the run to be cancelled. It ends after its cleanup; wait for that with `result()`.
@@ -128,3 +133,7 @@ class ForkHandle(RunHandle[R]):
     def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: ForkReceipt) -> None:
         super().__init__(app, run_id, result_codec, None)
         self.fork_receipt = receipt
+
+
+RunOrId: TypeAlias = str | RunHandle[Any]
+"""How a caller names a run: by its id, or by a handle on it."""

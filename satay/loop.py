@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeV
 from satay.completions import ENSURE_FUTURE, as_coroutine, find_as_completed, raw_awaitables, wrapped_awaitable
 from satay.errors import InvalidValueError, UsageError, WorkflowSideEffectError
 from satay.eviction import discard, forget_keys, silence
+from satay.whereabouts import find_calling_line
 
 LONGEST_DELAY_SECONDS: Final = 1_000 * 366 * 86_400.0
 """A timer further ahead than a thousand years is taken for a mistake in units."""
@@ -65,7 +66,12 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 def _refusal(name: str, remedy: str) -> Callable[..., NoReturn]:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
-        raise WorkflowSideEffectError(f"a workflow asked for `loop.{name}`, which no replay can repeat: {remedy}")
+        line, called = find_calling_line(sys._getframe(1), WorkflowLoop._run_ready.__code__)
+        by = "" if called is None else f", by `{called}`"
+        at = "" if line is None else f" at {line}"
+        raise WorkflowSideEffectError(
+            f"a workflow asked for `loop.{name}`{by}{at}, which no replay can repeat: {remedy}"
+        )
 
     return refuse
 

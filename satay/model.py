@@ -189,6 +189,9 @@ def child_run_id(parent_id: str, workflow: str, occurrence: int | str) -> str:
 def continued_run_id(run_id: str) -> str:
     """The id of the run that goes on where this one ended: `nightly`, `nightly~2`, `nightly~3`."""
     stem, tilde, number = run_id.rpartition("~")
-    if tilde and number.isdigit():
-        return f"{stem}~{int(number) + 1}"
-    return f"{run_id}~2"
+    if not tilde or not number.isdigit():
+        stem, number = run_id, "1"
+    readable = f"{stem}~{int(number) + 1}"
+    if RUN_ID_PATTERN.fullmatch(readable):
+        return readable
+    return f"run-{hashlib.sha256(stem.encode()).hexdigest()[:32]}~{int(number) + 1}"

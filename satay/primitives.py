@@ -72,10 +72,12 @@ async def map(
     At most `concurrency` calls are outstanding at a time. When a call fails, the others are cancelled and its error is
     raised; with `return_exceptions` errors take the place of results instead.
 
-    Raises `InvalidValueError` before anything is scheduled where `concurrency` is not at least 1, or keys are missing,
-    not texts, too long, or not unique: the message lists all of them.
+    Raises `UsageError` for what is no task and, before anything is scheduled, `InvalidValueError` where `concurrency`
+    is not at least 1, or keys are missing, not texts, too long, or not unique: the message lists all of them.
     """
     schedule = require_schedule("satay.map()")
+    if not isinstance(task, Task):
+        raise UsageError(f"satay.map() was given {shown(task)}; it calls functions decorated with @satay.task")
     if concurrency is not None:
         checked_count(concurrency, "concurrency of satay.map()", 1, MAX_CONCURRENCY)
     everything = list(items)
@@ -142,6 +144,10 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
     its own journal.
     """
     schedule = require_schedule("satay.start_child()")
+    if not isinstance(workflow, Workflow):
+        raise UsageError(
+            f"satay.start_child() was given {shown(workflow)}; it starts functions decorated with @satay.workflow"
+        )
     checked_key(key, f"key of child workflow {workflow.name!r}")
     call = schedule.open_child(workflow, () if input is MISSING else (input,), key)
     return ChildHandle(call)
@@ -215,6 +221,7 @@ def event_name(event: type[Any] | str) -> str:
 
 def _item_keys(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
     keys: list[str] = []
+    seen: set[str] = set()
     problems: list[str] = []
     bad: list[str] = []
     for position, item in enumerate(items):
@@ -223,10 +230,12 @@ def _item_keys(items: Sequence[T], key: Callable[[T], str]) -> list[str]:
         except Exception as error:
             problems.append(f"item {position}: key raised {error!r}")
             continue
-        problem = key_problem(item_key) or ("this key came before" if item_key in keys else None)
+        problem = key_problem(item_key) or ("this key came before" if item_key in seen else None)
         if problem:
             problems.append(f"item {position}: key {shown(item_key)}: {problem}")
             bad.append(str(item_key))
+        else:
+            seen.add(item_key)
         keys.append(item_key)
     if problems:
         raise DuplicateKeyError(f"satay.map() was given keys that it cannot use: {'; '.join(problems)}", keys=bad)

@@ -5,6 +5,7 @@ stepped.
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from random import Random
@@ -43,6 +44,7 @@ class Schedule(ABC):
     __slots__ = (
         "_attempts",
         "_cancelled",
+        "_child_calls",
         "_cleanup_calls",
         "_counts",
         "_divergence",
@@ -59,6 +61,7 @@ class Schedule(ABC):
         "_replay",
         "_starts",
         "_stops",
+        "_waiting",
         "_wants_messages",
         "active",
         "calls",
@@ -97,6 +100,8 @@ class Schedule(ABC):
         self._dues = Dues()
         self._starts: list[Call] = []
         self._stops: list[Call] = []
+        self._waiting: dict[tuple[str, str | None], deque[EventCall]] | None = None
+        self._child_calls: dict[str, ChildCall] | None = None
         self._wants_messages = False
         self._divergence: Divergence | None = None
         self._random: Random | None = None
@@ -175,8 +180,7 @@ class Schedule(ABC):
         try:
             call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
         except SatayError as error:
-            self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, None)
-            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            self._refuse(call, EntryType.TASK_SCHEDULED, EntryType.TASK_FAILED, head + task.tail, error)
             return call
         self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
         call.is_active = True
@@ -203,6 +207,9 @@ class Schedule(ABC):
         elif call.entry is not None:
             known = facts(call.entry)
             call.key, call.due = known["match"], known["due"]
+        if self._waiting is None:
+            self._waiting = {}
+        self._waiting.setdefault((name, call.key), deque()).append(call)
         return call
 
     def open_child(self, workflow: Workflow[..., Any], args: tuple[Any, ...], key: str | None) -> ChildCall:
@@ -212,16 +219,18 @@ class Schedule(ABC):
         if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
             if call.entry is not None:
                 call.run_id = self._inherited_children.get(call.seq) or facts(call.entry)["run_id"]
+                self._answer_with(call, call.run_id)
             return call
         head = f'{head},"run_id":{json_quote(call.run_id)}'
         try:
             call.input_text = workflow.input_codec.encode(args, {}, f"the input of child workflow {workflow.name!r}")
         except SatayError as error:
-            self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, None)
-            self.arrive(Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', encode_failure(error)))
+            scheduled, failed = EntryType.CHILD_WORKFLOW_SCHEDULED, EntryType.CHILD_WORKFLOW_FAILED
+            self._refuse(call, scheduled, failed, head, error)
             return call
         self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, call.input_text)
         self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
+        self._answer_with(call, call.run_id)
         self._starts.append(call)
         return call
 
@@ -266,6 +275,8 @@ class Schedule(ABC):
             self._rest(call)
         elif isinstance(call, EventCall):
             self.open_waits -= 1
+        elif isinstance(call, ChildCall) and self._child_calls is not None:
+            self._child_calls.pop(call.run_id, None)
 
     def _head(self, name_fact: str, key: str | None) -> tuple[int | str, str]:
         """The occurrence of a call among its equals, and the beginning of the payload that records it."""
@@ -306,6 +317,12 @@ class Schedule(ABC):
         call.seq = seq = self._recorder.record(entry_type, facts, text).seq
         self.calls[seq] = call
 
+    def _refuse(self, call: Call, scheduled: str, failed: str, facts: str, error: SatayError) -> None:
+        """Record a call that cannot be made, with the reason, and let it fail."""
+        failure = encode_failure(error)
+        self._record_call(call, scheduled, f'{facts},"refused":{failure}', None)
+        self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
+
     def _take_from_history(self, call: Call, entry: Entry) -> None:
         call.seq = entry.seq
         call.entry = entry
@@ -317,12 +334,33 @@ class Schedule(ABC):
 
     # --- what is outstanding ------------------------------------------------------------------------------------------
 
+    def event_call(self, type: str, key: str | None) -> EventCall | None:
+        """The first outstanding wait for a message of that type and key that no message is on its way to."""
+        waiting = None if self._waiting is None else self._waiting.get((type, key))
+        while waiting:
+            call = waiting[0]
+            if not call.is_answered and self.calls.get(call.seq) is call:
+                return call
+            waiting.popleft()
+        return None
+
     def child_call(self, run_id: str | None) -> ChildCall | None:
         """The outstanding call that a child run answers."""
-        for call in self.calls.values():
-            if isinstance(call, ChildCall) and call.run_id == run_id:
-                return call
-        return None
+        if run_id is None or self._child_calls is None:
+            return None
+        return self._child_calls.get(run_id)
+
+    def child_ids(self) -> list[str]:
+        """The child runs that outstanding calls wait for."""
+        return list(self._child_calls or ())
+
+    def _answer_with(self, call: ChildCall, run_id: str) -> None:
+        """Have a call be answered by a child run, and by no other."""
+        if self._child_calls is None:
+            self._child_calls = {}
+        self._child_calls.pop(call.run_id, None)
+        call.run_id = run_id
+        self._child_calls[run_id] = call
 
     def running(self) -> list[TaskCall]:
         """The calls of which an attempt runs or is about to."""

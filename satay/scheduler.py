@@ -194,12 +194,30 @@ class Scheduler:
         return self.settings.lease_seconds / HEARTBEATS_PER_LEASE
 
     async def _keep_lease(self) -> None:
+        lease_until = self._owner().expires_at
         while True:
             await asyncio.sleep(self._beat_seconds)
+            has_lapsed = self.clock.now() > lease_until
             try:
-                await self.journal.heartbeat(self._owner())
+                owner = self._owner()
+                await self.journal.heartbeat(owner)
+                lease_until = owner.expires_at
+                if has_lapsed:
+                    await self._stop_lost()
             except JournalError as error:
                 log().warning("lease.not_renewed", owner=self.owner_id, error=str(error))
+
+    async def _stop_lost(self) -> None:
+        """Stop drives whose runs others took over while the lease had lapsed.
+
+        One that only waits writes nothing, and would never notice by itself.
+        """
+        for drive in list(self._drives.values()):
+            record = await self.journal.record(drive.run_id)
+            if record is not None and record.epoch != drive.lease.epoch:
+                drive.stop(
+                    JournalConflictError(f"run {drive.run_id!r} was taken over while it waited", run_id=drive.run_id)
+                )
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -352,6 +370,7 @@ class Scheduler:
         self.waiters.tell_of_entry(drive.run_id)
         if drive.is_undecided:
             self.waiters.tell(drive.run_id)
+            self._tell_ancestors(drive)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -397,8 +416,7 @@ class Scheduler:
             self.spawn(self._try_again(drive.run_id))
             return
         log().error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
-        self.waiters.note_failure(drive.run_id, error)
-        self.spawn(self._give_back(drive))
+        self.spawn(self._give_back(drive, error))
 
     def schedule_differed(self, drive: Drive, divergence: Divergence) -> None:
         if self.drive_settings.nondeterminism == "warn":
@@ -459,23 +477,35 @@ class Scheduler:
         driven = self._drives.get(run_id)
         if driven is None:
             return await self.waiters.wait(run_id, self.settings.poll_seconds)
-        waiting = self.waiters.wait(run_id, self._beat_seconds)
         if _waits_for_decision(driven):
-            waiting.close()
             await self._refuse_undecided(driven)
+            if _waits_for_decision(driven):
+                return await self.waiters.wait(run_id, self.settings.poll_seconds)
             return None
-        ending = await waiting
-        if ending is None and self._drives.get(run_id) is driven:
-            await self._stop_if_lost(driven)
-        return ending
+        await self._raise_for_children(driven)
+        if self._drives.get(run_id) is not driven or _waits_for_decision(driven):
+            return None  # Something happened meanwhile, and was told to nobody.
+        return await self.waiters.wait(run_id, None)
 
-    async def _stop_if_lost(self, drive: Drive) -> None:
-        """Stop a drive whose run another process took over: one that waits writes nothing, and would never notice."""
-        record = await self.journal.record(drive.run_id)
-        if record is not None and record.epoch != drive.lease.epoch:
-            drive.stop(
-                JournalConflictError(f"run {drive.run_id!r} was taken over while it waited", run_id=drive.run_id)
-            )
+    async def _raise_for_children(self, drive: Drive) -> None:
+        """Raise what keeps a child from going on, where a run does nothing but wait."""
+        if drive.active or not drive.is_still:
+            return
+        for child_id in drive.child_ids():
+            self.waiters.raise_failure(child_id)
+            child = self._drives.get(child_id)
+            if child is not None:
+                if _waits_for_decision(child):
+                    await self._refuse_undecided(child)
+                await self._raise_for_children(child)
+
+    def _tell_ancestors(self, drive: Drive) -> None:
+        """Those who wait for a run also want to know what keeps its children from going on."""
+        parent_id = drive.parent_id
+        while parent_id is not None:
+            self.waiters.tell(parent_id)
+            parent = self._drives.get(parent_id)
+            parent_id = None if parent is None else parent.parent_id
 
     async def _refuse_undecided(self, drive: Drive) -> None:
         """Raise `NeedsDecisionError`, unless the decision is in the inbox."""
@@ -519,9 +549,14 @@ class Scheduler:
         self._parked.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
 
-    async def _give_back(self, drive: Drive) -> None:
-        with suppress(JournalError):
-            await self.journal.release(drive.lease, drive.before)
+    async def _give_back(self, drive: Drive, error: BaseException) -> None:
+        """Tell of a drive's error once the run is free again, so that whoever hears of it can act on the run."""
+        try:
+            with suppress(JournalError):
+                await self.journal.release(drive.lease, drive.before)
+        finally:
+            self.waiters.note_failure(drive.run_id, error)
+            self._tell_ancestors(drive)
 
     async def _try_again(self, run_id: str) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
@@ -553,8 +588,8 @@ class Scheduler:
             self._park(drive)
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
-        if drive.is_suspended or drive.is_ended:
-            return
+        if drive.is_suspended or drive.is_ended or not drive.is_live:
+            return  # A drive that replays its history looks for itself when it has done so.
         for message in messages:
             if self._is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
                 continue  # The rest is for whoever drives the run next, but an attempt that drains can be stopped.
@@ -570,7 +605,7 @@ class Scheduler:
         elif message.type == CHILD_ENDED:
             call = drive.child_call(message.key)
             if call is None:
-                return False
+                return drive.drop_stale_message(message.id)
             self._children.hear(drive, call, message.id)
         elif message.type == DECISION:
             drive.decide(json.loads(message.payload), message.id)

@@ -18,7 +18,7 @@ import pathlib
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal, InvalidOperation
 from enum import Enum, EnumType, Flag
@@ -46,7 +46,7 @@ MAX_DEPTH: Final = 200
 
 _TOKEN: Final = '"$satay"'
 _MAX_JSON_INTEGER_BITS: Final = 14_000  # Python reads and writes at most 4300 decimal digits
-_MARSHAL_VERSION: Final = 2  # the last version without back references and flags for interned strings
+MARSHAL_VERSION: Final = 2  # the last version without back references and flags for interned strings
 _FACTORIES: Final[dict[str, Any]] = {
     factory.__name__: factory for factory in (list, dict, set, frozenset, tuple, int, float, str, bool, bytes)
 }
@@ -151,10 +151,10 @@ def _encode_plain(value: object) -> tuple[str, Any] | None:
     and one order of members from another. So equal bytes prove that JSON lost nothing.
     """
     try:
-        original = marshal.dumps(value, _MARSHAL_VERSION)  # type: ignore[arg-type]  # it refuses what it cannot take
+        original = marshal.dumps(value, MARSHAL_VERSION)  # type: ignore[arg-type]  # it refuses what it cannot take
         written = to_json(value, inf_nan_mode="null")
         copy = from_json(written)
-        if marshal.dumps(copy, _MARSHAL_VERSION) != original:
+        if marshal.dumps(copy, MARSHAL_VERSION) != original:
             return None
     except (ValueError, TypeError, RecursionError):  # PydanticSerializationError is a ValueError
         return None
@@ -173,6 +173,13 @@ def _short(key: object) -> str:
     except Exception:  # a user's __repr__; the path only loses one step's name
         text = f"<{type(key).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def forgotten_call(cls: type) -> str:
+    """What ends a message about a value that is the beginning of a call instead of its result."""
+    if issubclass(cls, Awaitable):
+        return "; did you forget 'await'?"
+    return "; did you forget to call it, with 'await'?" if issubclass(cls, Callable) else ""  # type: ignore[arg-type]  # an abstract class
 
 
 class _UnencodableError(Exception):
@@ -463,7 +470,9 @@ def _find_tagger(cls: type) -> Callable[[Any, int], Any]:
     if tagger is None:
         builtin = next((base for base in cls.__mro__[1:-1] if base in _TAGGERS or base in (str, int)), None)
         subclass = f", a subclass of {builtin.__name__}," if builtin else ""
-        raise _UnencodableError(f"a value of type {class_name(cls)!r}{subclass} has no recorded form")
+        raise _UnencodableError(
+            f"a value of type {class_name(cls)!r}{subclass} has no recorded form{forgotten_call(cls)}"
+        )
     if find_class(class_name(cls)) is not cls:
         raise _UnencodableError(
             f"the type {class_name(cls)!r} cannot be found again by its name; define it at the top of a module"

@@ -15,8 +15,10 @@ class Waiters:
         self._news: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, BaseException] = {}
 
-    async def wait(self, run_id: str, seconds: float) -> Ending | None:
+    async def wait(self, run_id: str, seconds: float | None) -> Ending | None:
         """Wait until a run has ended, something keeps it from going on, or the time is over; the ending, if it is that.
+
+        Without a time it is for a run that is driven here, whose drive tells of either.
 
         Raises `AppClosedError` where the app is closed meanwhile.
         """

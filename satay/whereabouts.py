@@ -1,4 +1,4 @@
-"""Where a suspended task waits: the line of the user's code, found through the frames and tasks that it awaits.
+"""Where a body is: the line of the user's code in which a task waits, or from which something was called.
 
 Code of asyncio, contextlib and satay itself is passed over. Looking changes nothing, and ends after so many steps.
 """
@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import gc
 import os
+import sys
+import sysconfig
 import types
 from asyncio import isfuture
 from collections.abc import Iterable, Iterator
@@ -18,7 +20,39 @@ _PLUMBING: Final = (
     contextlib.__file__,
 )
 
+_LIBRARIES: Final = tuple(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib", "platlib"))
+"""Where code lives that a body calls into, but is not written in, as a rule."""
+
 _MOST_HOPS: Final = 1_000
+
+
+def find_calling_line(frame: types.FrameType | None, end: types.CodeType) -> tuple[str | None, str | None]:
+    """Who called, looking outwards from `frame` as far as a frame of `end`: `file.py:123 in name`, and what it called.
+
+    The line is the innermost outside of the libraries. The call is such as `asyncio.to_thread`; None where the line
+    itself did what `frame` does. Either is None where it cannot be told.
+    """
+    called: str | None = None
+    for _ in range(_MOST_HOPS):
+        if frame is None or frame.f_code is end:
+            break
+        if not frame.f_code.co_filename.startswith((*_PLUMBING, *_LIBRARIES)):
+            return _place(frame), called
+        called = _public_name(frame)
+        frame = frame.f_back
+    return None, called
+
+
+def _public_name(frame: types.FrameType) -> str:
+    """The name of a frame's function: in the package that exports it, else in its module."""
+    module, code = str(frame.f_globals.get("__name__")), frame.f_code
+    package = module.partition(".")[0]
+    exported = getattr(sys.modules.get(package), "__dict__", {}).get(code.co_name)
+    return f"{package if getattr(exported, '__code__', None) is code else module}.{code.co_qualname}"
+
+
+def _place(frame: types.FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def find_waiting_line(task: asyncio.Task[Any]) -> str | None:
@@ -39,7 +73,7 @@ def find_waiting_line(task: asyncio.Task[Any]) -> str | None:
                 if frame.f_code.co_filename.startswith(_PLUMBING):
                     inner = _first_pending_in(frame) or inner
                 else:
-                    place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+                    place = _place(frame)
                     inner = None
             inner = inner or _waiter_of(current)
         else:

@@ -3,26 +3,32 @@
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
 import satay
+from satay import App, ForkHandle, RunEvent
 from satay.errors import (
     AppClosedError,
     EncodeError,
+    ForkValidationError,
     InvalidValueError,
     JournalError,
     LeaseHeldError,
     RunConflictError,
+    RunEndedError,
     RunNotFoundError,
     UsageError,
+    WorkflowCancelledError,
 )
 from satay.model import EntryType
 from satay.testing import Faults, ManualClock, open_app, pause, settle
@@ -57,6 +63,24 @@ async def echo(value: Any = None) -> Any:
 @satay.workflow(name="app.waits")
 async def waits(value: Any = None) -> Any:
     return [value, await satay.wait_for_event("go")]
+
+
+@satay.workflow(name="app.number")
+async def number(value: int) -> int:
+    return int(await step(value))
+
+
+@satay.workflow(name="app.steps_and_waits")
+async def steps_and_waits() -> Any:
+    await step(1)
+    return await satay.wait_for_event("go")
+
+
+@satay.workflow(name="app.goes_on")
+async def goes_on(round: int) -> Any:
+    if round == 1:
+        satay.continue_as_new(2)
+    return [round, await satay.wait_for_event("go")]
 
 
 @satay.workflow(name="app.fails")
@@ -149,6 +173,132 @@ def test_an_idempotency_key_with_another_run_id_is_a_conflict(tmp_path: Path) ->
     assert "one" == in_loop(run())
 
 
+async def read_to_the_end(app: App, run_id: str) -> list[RunEvent]:
+    return [event async for event in app.events(run_id)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda app: app.send_event("go", "on", run_id="r"),
+        lambda app: app.cancel("r"),
+        lambda app: app.terminate("r"),
+        lambda app: app.fork("r", before_task="app.step", allow_unfinished=True),
+        lambda app: app.resume("r"),
+        lambda app: app.handle("r").status(),
+        lambda app: app.run("r"),
+        lambda app: app.receipt("r"),
+        lambda app: app.runs(before="r"),
+        lambda app: app.compare("r", "r"),
+    ],
+)
+def test_an_id_that_was_just_started_can_be_used_at_once(use: Callable[[App], Awaitable[Any]], tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            app.start(steps_and_waits, run_id="r")
+            with contextlib.suppress(ForkValidationError):  # Nothing is scheduled yet, and the error says so.
+                await use(app)
+            assert "r" == (await app.run("r")).run_id
+
+    in_loop(run())
+
+
+def test_the_result_and_the_events_of_an_id_that_was_just_started_are_there(tmp_path: Path) -> None:
+    async def run() -> tuple[Any, int]:
+        async with open_app(tmp_path) as app:
+            app.start(echo, 1, run_id="one")
+            result = await app.handle("one").result()
+            app.start(echo, 2, run_id="two")
+            return result, len(await read_to_the_end(app, "two"))
+
+    result, count = in_loop(run())
+
+    assert 1 == result
+    assert count > 3
+
+
+def test_whoever_uses_an_id_whose_creation_fails_is_told_why(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(echo, 1, run_id="r").result()
+            app.start(echo, 2, run_id="r")
+            with pytest.raises(RunConflictError, match="another input"):
+                await app.run("r")
+            assert 1 == await app.handle("r").result()
+
+    in_loop(run())
+
+
+def test_a_run_is_named_by_its_id_or_by_a_handle_and_a_task_by_its_name_or_itself(tmp_path: Path) -> None:
+    async def run() -> list[Any]:
+        async with open_app(tmp_path) as app:
+            handle = app.start(number, 1, idempotency_key="k")
+            await handle.result()
+            fork = await satay.fork(handle, before_task=step, workflow_input=2)
+            assert_type(fork, ForkHandle[int])
+            assert_type(await app.fork(handle.run_id, before_task=step), ForkHandle[Any])
+            same = app.start(number, 1, idempotency_key="k")
+            assert handle.run_id == (await app.run(same)).run_id == same.run_id
+            with pytest.raises(RunEndedError):
+                await satay.send_event("go", run_id=handle)
+            await satay.cancel(handle)
+            await satay.terminate(handle)
+            comparison = await satay.compare(handle, fork)
+            assert handle.run_id in str(comparison)
+            assert fork.fork_receipt == await app.receipt(fork)
+            assert {fork.run_id} <= {run.run_id for run in await app.runs(forked_from=handle)}
+            return [await fork.result(), await app.handle(same).result(), await satay.resume(handle).result()]
+
+    assert [2, 1, 1] == in_loop(run())
+
+
+@pytest.mark.parametrize("thing", [5, None, b"r", echo])
+def test_what_names_no_run_or_no_task_is_refused(thing: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(echo, 1, run_id="r").result()
+            uses: list[Callable[[], Awaitable[Any]]] = [
+                lambda: app.fork(thing, before_task="app.step"),
+                lambda: app.compare("r", thing),
+                lambda: app.cancel(thing),
+                lambda: app.resume(thing),
+                lambda: app.handle(thing),
+            ]
+            for use in uses:
+                with pytest.raises(UsageError, match="names no run; give the id of a run, or the handle"):
+                    await use()
+            if thing is not None:
+                with pytest.raises(UsageError, match=r"names no task; give a @satay\.task, or its name"):
+                    await app.fork("r", before_task=thing)
+
+    in_loop(run())
+
+
+def test_an_event_to_a_run_that_has_ended_is_refused_and_not_kept(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            app.start(waits, 1, run_id="r")
+            assert await app.send_event("go", "on", run_id="r", event_id="e1")
+            await app.handle("r").result()
+            with pytest.raises(RunEndedError, match="run 'r' has ended: it is completed; it takes no more events"):
+                await app.send_event("go", "on", run_id="r", event_id="e2")
+            assert not await app.send_event("go", "on", run_id="r", event_id="e1")
+            assert [] == await (await app._ready()).journal.messages("r")
+
+    in_loop(run())
+
+
+def test_an_event_to_a_run_that_goes_on_as_a_new_one_reaches_that(tmp_path: Path) -> None:
+    async def run() -> Any:
+        async with open_app(tmp_path, clock=ManualClock()) as app:
+            app.start(goes_on, 1, run_id="r")
+            await settle(app)
+            assert await app.send_event("go", "on", run_id="r")
+            return await app.handle("r").result()
+
+    assert [2, "on"] == in_loop(run())
+
+
 @pytest.mark.parametrize("key", ["", "\0", "a\nb", "x" * 201, 7])
 def test_an_idempotency_key_that_cannot_be_used_is_refused(key: Any, tmp_path: Path) -> None:
     async def run() -> None:
@@ -231,7 +381,60 @@ def test_a_hostile_run_id_is_refused_at_once(run_id: str, tmp_path: Path) -> Non
     assert {"satay.db", "satay.db-wal", "satay.db-shm", "apps-under-test"} >= {file.name for file in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize("run_id", ["a", "A-1.b:c=d@e+f~g", "a/b/c", "0", "_", "x" * 200])
+def test_a_key_that_started_another_workflow_is_a_conflict(tmp_path: Path) -> None:
+    @satay.workflow(name="app.charges")
+    async def charges() -> str:
+        return "charged"
+
+    @satay.workflow(name="app.refunds")
+    async def refunds() -> str:
+        return "refunded"
+
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(charges, idempotency_key="order-1").result()
+            with pytest.raises(RunConflictError, match="it is a run of workflow"):
+                await app.start(refunds, idempotency_key="order-1").result()
+
+    in_loop(run())
+
+
+def test_an_input_in_another_order_is_the_same_input(tmp_path: Path) -> None:
+    @satay.workflow(name="app.takes_dict")
+    async def takes(value: dict[str, int]) -> int:
+        return len(value)
+
+    async def run() -> int:
+        async with open_app(tmp_path) as app:
+            await app.start(takes, {"a": 1, "b": 2}, run_id="r").result()
+            with pytest.raises(RunConflictError):
+                await app.start(takes, {"a": 1, "b": 3}, run_id="r")
+            return await app.start(takes, {"b": 2, "a": 1}, run_id="r").result()
+
+    assert 2 == in_loop(run())
+
+
+def test_a_run_that_goes_on_as_a_new_one_is_reached_by_its_first_id(tmp_path: Path) -> None:
+    @satay.workflow(name="app.goes_on_once")
+    async def goes_on(is_second: bool) -> None:
+        if not is_second:
+            satay.continue_as_new(True)
+        await satay.wait_for_event("never")
+
+    async def run() -> list[satay.RunStatus]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(goes_on, False, run_id="r")
+            await settle(app)
+            before = await handle.status()
+            await handle.cancel()
+            with pytest.raises(WorkflowCancelledError):
+                await handle.result()
+            return [before, await handle.status()]
+
+    assert [satay.RunStatus.WAITING, satay.RunStatus.CANCELLED] == in_loop(run())
+
+
+@pytest.mark.parametrize("run_id", ["a", "A-1.b:c=d@e+f/g", "a/b/c", "0", "_", "x" * 200])
 def test_an_id_of_the_pattern_is_taken(run_id: str, tmp_path: Path) -> None:
     async def run() -> Any:
         async with open_app(tmp_path) as app:
@@ -618,6 +821,29 @@ def test_satay_run_is_the_one_line_form(tmp_path: Path) -> None:
         satay.run(fails, data_dir=tmp_path)
 
 
+def test_an_error_out_of_satay_run_comes_alone_and_shows_the_line_that_raised(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="gone") as caught:
+        satay.run(fails, data_dir=tmp_path, run_id="r")
+
+    assert caught.value.__context__ is None
+    assert any("run 'r'" in note and 'raise LookupError("gone")' in note for note in caught.value.__notes__)
+
+
+def test_satay_run_takes_the_identity_of_the_run_and_the_options_of_an_app(tmp_path: Path) -> None:
+    first = satay.run(echo, 1, run_id="r", data_dir=tmp_path, synchronous="NORMAL", grace_seconds=0.0)
+    again = satay.run(echo, 1, run_id="r", url=f"sqlite:///{tmp_path}/satay.db")
+    by_key = [satay.run(echo, number, idempotency_key="k", data_dir=tmp_path) for number in (2, 3)]
+    run_options, app_options = (
+        {name: (option.default, option.annotation) for name, option in inspect.signature(fn).parameters.items()}
+        for fn in (satay.run, satay.run_app)
+    )
+
+    assert (1, 1, [2, 2]) == (first, again, by_key)
+    assert [1, 2] == ran
+    assert app_options.items() <= run_options.items()
+    assert {"workflow", "input", "run_id", "idempotency_key"} == run_options.keys() - app_options.keys()
+
+
 def test_satay_run_inside_a_loop_is_refused_and_names_the_async_form(tmp_path: Path) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match=r"await satay\.start"):
@@ -710,6 +936,60 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path
 
     with pytest.raises(JournalError, match="file"):
         in_loop(run())
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada@db.example:5432/runs", "postgresql://ada@db.example:5432/runs"),
+        ("postgres://ada:s3cret@db.example/runs", "postgres://ada:***@db.example/runs"),
+        ("postgresql+asyncpg://ada:s3@cret://x@db.example/runs", "postgresql+asyncpg://ada:***@db.example/runs"),
+        ("postgresql://db.example/runs?user=ada&password=s3cret&x=1", "db.example/runs?user=ada&password=***&x=1"),
+    ],
+)
+def test_a_url_of_postgresql_is_refused_as_not_supported_yet_without_its_password(url: str, shown: str) -> None:
+    async def run() -> None:
+        async with satay.run_app(url):
+            pytest.fail("it opened")
+
+    with pytest.raises(InvalidValueError, match=r"PostgreSQL is not supported yet") as caught:
+        in_loop(run())
+
+    assert shown in str(caught.value)
+    assert "cret" not in str(caught.value)
+
+
+def test_a_url_without_a_scheme_is_not_repeated_where_it_could_hold_a_password() -> None:
+    async def run() -> None:
+        async with satay.run_app("ada:s3cret@db.example/runs"):
+            pytest.fail("it opened")
+
+    with pytest.raises(InvalidValueError, match=r"database URL '\*\*\*' cannot be opened"):
+        in_loop(run())
+
+
+def test_an_app_that_is_not_open_yet_says_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        app = satay.run_app(data_dir=tmp_path)
+        with pytest.raises(AppClosedError, match=r"not open yet.*async with"):
+            await app.start(echo, 1)
+        with pytest.raises(AppClosedError, match=r"not open yet.*async with"):
+            await app.runs()
+
+    in_loop(run())
+
+
+def test_an_app_that_is_entered_inside_itself_is_refused_and_leaves_no_signal_handler(tmp_path: Path) -> None:
+    async def run() -> None:
+        app = satay.run_app(data_dir=tmp_path)
+        async with app:
+            with pytest.raises(UsageError, match="opened before"):
+                await app.__aenter__()
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    in_loop(run())
 
 
 def test_a_closed_app_says_so(tmp_path: Path) -> None:

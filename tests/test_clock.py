@@ -32,8 +32,13 @@ def test_an_alarm_that_is_due_already_rings_from_the_event_loop_and_not_at_once(
     async def run() -> list[str]:
         order: list[str] = []
         rang = asyncio.Event()
+
+        def ring() -> None:
+            order.append("rang")
+            rang.set()
+
         clock = SystemClock()
-        clock.call_at(clock.now() - MICROSECONDS, lambda: (order.append("rang"), rang.set()))
+        clock.call_at(clock.now() - MICROSECONDS, ring)
         order.append("asked for")
         await rang.wait()
         return order

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field
 
 from satay import codec as codec_module
 from satay import tags
@@ -482,6 +482,20 @@ def test_what_cannot_be_rebuilt_is_refused_with_its_path(value: Any) -> None:
     assert "$.items[1]" == caught.value.path
 
 
+@pytest.mark.parametrize("annotation", [Any, int, Order, list[int], dict[str, Any]])
+def test_a_forgotten_await_is_named(annotation: Any) -> None:
+    async def charge() -> int:
+        return 1
+
+    coroutine = charge()
+    codec = value_codec(annotation)
+    with pytest.raises(EncodeError, match="did you forget 'await'"):
+        codec.encode({"id": coroutine} if annotation in (Order, dict[str, Any]) else coroutine, WHERE)
+    with pytest.raises(EncodeError, match="did you forget to call it"):
+        codec.encode({"id": charge} if annotation in (Order, dict[str, Any]) else charge, WHERE)
+    coroutine.close()
+
+
 def test_a_class_inside_a_function_is_refused_because_it_cannot_be_found_again() -> None:
     @dataclasses.dataclass
     class Hidden:
@@ -733,6 +747,81 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_path(annotation: Any, val
 
     assert path == caught.value.path
     assert "\n" not in str(caught.value)
+
+
+@dataclasses.dataclass
+class Reading:
+    count: int
+    when: date
+    level: Level = Level.HIGH
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "path"),
+    [
+        (int, "4", "$"),
+        (int, True, "$"),
+        (int, 4.0, "$"),
+        (bool, "yes", "$"),
+        (bool, 1, "$"),
+        (float, "1e3", "$"),
+        (float, True, "$"),
+        (list[int], [1, "2"], "$[1]"),
+        (list[int], [1, True], "$[1]"),
+        (tuple[int, bool], (1, 1), "$[1]"),
+        (list[float], [1, False], "$[1]"),
+        (set[int], {"1"}, "$[0]"),
+        (dict[str, int], {"a": "4"}, "$.a"),
+        (int | None, "4", "$"),
+        (Order, {"id": "7"}, "$.id"),
+        (Order, {"id": True}, "$.id"),
+        (list[Reading], [{"count": "7", "when": "2024-01-02"}], "$[0].count"),
+    ],
+)
+def test_a_scalar_of_another_type_is_refused_and_never_converted(annotation: Any, value: Any, path: str) -> None:
+    with pytest.raises(EncodeError, match="'fetch' does not fit its declared type") as caught:
+        value_codec(annotation).encode(value, WHERE)
+
+    assert path == caught.value.path
+
+
+@pytest.mark.parametrize("count", ["7", 7.5])
+def test_an_object_that_breaks_its_own_annotation_is_kept_as_it_is(count: Any) -> None:
+    value = Reading(count, date(2024, 1, 2))
+
+    assert_same(value, survives(Reading, value))
+    assert_same([value], survives(list[Reading], [value]))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (float, 4, 4.0),
+        (list[float], [1, 2.5], [1.0, 2.5]),
+        (date, "2024-01-02", date(2024, 1, 2)),
+        (timedelta, "PT5S", timedelta(seconds=5)),
+        (UUID, "12345678-1234-5678-1234-567812345678", UUID("12345678-1234-5678-1234-567812345678")),
+        (Decimal, "1.5", Decimal("1.5")),
+        (Decimal, 2, Decimal(2)),
+        (pathlib.Path, "a/b", pathlib.Path("a/b")),
+        (bytes, "abc", b"abc"),
+        (Level, 3, Level.HIGH),
+        (Color, "red", Color.RED),
+        (list[Color], ["red"], [Color.RED]),
+        (set[int], [1, 2], {1, 2}),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (dict[int, str], {"1": "a"}, {1: "a"}),
+        (dict[Color, int], {"red": 1}, {Color.RED: 1}),
+        (Annotated[int, BeforeValidator(int)], "4", 4),
+        (list[Annotated[int, BeforeValidator(int)]], ["4"], [4]),
+        (Reading, {"count": 1, "when": "2024-01-02", "level": 3}, Reading(1, date(2024, 1, 2))),
+        (list[Reading], [{"count": 1, "when": date(2024, 1, 2)}], [Reading(1, date(2024, 1, 2))]),
+        (list[str], (Mood.GOOD,), ["good"]),
+        (list[int], (Level.HIGH,), [3]),
+    ],
+)
+def test_the_json_form_of_a_declared_type_becomes_that_type(annotation: Any, value: Any, expected: Any) -> None:
+    assert_same(expected, survives(annotation, value))
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,18 @@
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import satay
 from satay.definitions import tasks, workflows
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.model import EntryType
 from satay.testing import Faults, open_app
 from tests.driving import drive_twice, in_loop
 
@@ -116,6 +117,38 @@ def test_only_functions_can_be_decorated(decorate: Any, thing: Any) -> None:
         decorate(thing)
 
 
+def generates() -> Iterator[int]:
+    yield 1
+
+
+async def generates_async() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("decorate", [satay.task, satay.workflow])
+@pytest.mark.parametrize("fn", [generates, generates_async])
+def test_a_generator_is_refused_at_decoration(decorate: Any, fn: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"generates\w*' yields.*return a list"):
+        decorate(fn)
+
+
+def test_a_forgotten_await_is_warned_of_under_the_name_of_the_task(tmp_path: Path) -> None:
+    @satay.task(name="definitions.charge")
+    async def charge() -> None: ...
+
+    @satay.workflow
+    async def forgets() -> str:
+        charge()  # type: ignore[unused-coroutine]  # what a user can do wrong
+        return "done"
+
+    async def run() -> str:
+        async with open_app(tmp_path) as app:
+            return await app.start(forgets).result()
+
+    with pytest.warns(RuntimeWarning, match=r"coroutine 'satay\.task definitions\.charge' was never awaited"):
+        assert "done" == in_loop(run())
+
+
 def test_a_workflow_is_async() -> None:
     def plain() -> int:
         return 1
@@ -148,6 +181,7 @@ def test_a_name_that_cannot_be_used_is_refused(decorate: Any, name: Any) -> None
     ("options", "error"),
     [
         ({"effect": "loud"}, RegistrationError),
+        ({"effect": "undeclared"}, RegistrationError),
         ({"codec": "yaml"}, RegistrationError),
         ({"timeout": float("nan")}, InvalidValueError),
         ({"timeout": "soon"}, InvalidValueError),
@@ -345,3 +379,28 @@ def test_no_input_and_an_input_of_none_are_not_the_same(given: str, tmp_path: Pa
     result = in_loop(drive_twice(tmp_path, optional, satay.MISSING if given == "missing" else None))
 
     assert {"missing": "default", "none": None}[given] == result
+
+
+def test_a_run_of_one_of_several_functions_of_a_factory_is_not_resumed_with_another(tmp_path: Path) -> None:
+    def make(number: int) -> Any:
+        @satay.workflow(name="definitions.made")
+        async def made() -> int:
+            await satay.sleep(1.0)
+            return number
+
+        return made
+
+    one, two = make(1), make(2)
+
+    async def run() -> int:
+        faults = Faults().crash_after(type=EntryType.TIMER_CREATED)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(one, run_id="r")
+            await faults.crashed
+        async with open_app(tmp_path) as app:
+            with pytest.raises(RegistrationError, match="defined 2 times"):
+                await app.resume("r")
+            return cast(int, await app.start(two).result())
+
+    assert 2 == in_loop(run())
+    assert one is not two

@@ -1,7 +1,7 @@
 """The documents tell the truth: their programs print what they say, and what they name exists.
 
 Named programs (`# first.py` in the first line) run as they stand, as the console sessions show. The other Python blocks
-run in one interpreter, in order, in the same directory; a text block after one is its output.
+run in one interpreter, in order, in the same directory afterwards; a text block after one is its output.
 """
 
 import ast
@@ -54,6 +54,11 @@ class Block(NamedTuple):
         found = re.match(r"# (\w+\.py)\n", self.text)
         return found[1] if self.language == "python" and found else None
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether it is Python that is typed into an interpreter, and no program with a name."""
+        return self.language == "python" and self.file_name is None
+
 
 def blocks_of(text: str) -> list[Block]:
     found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -74,7 +79,7 @@ def table_after(heading: str) -> list[list[str]]:
 
 def normal(text: str) -> list[str]:
     """The lines of an output without what differs from run to run: how long things took, and the padding after it."""
-    timed = re.sub(r"\b\d+(\.\d+)? (ms|s)\b( → \d+(\.\d+)? (ms|s)\b)?", "<time>", text)
+    timed = re.sub(r"\b\d+(\.\d+)? ?(ms|s)\b( → \d+(\.\d+)? (ms|s)\b)?", "<time>", text)
     return [re.sub(r"\s+", " ", line).rstrip() for line in timed.strip().splitlines()]
 
 
@@ -100,7 +105,11 @@ def run_session(session: Block, place: Path) -> str:
 
 def run_python(arguments: Sequence[str], place: Path, given: str | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SATAY_")}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(place)]),
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONWARNINGS": "error",
+    }
     process = subprocess.run(
         [sys.executable, *arguments],
         cwd=place,
@@ -115,43 +124,33 @@ def run_python(arguments: Sequence[str], place: Path, given: str | None = None) 
 
 
 def run_blocks(texts: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """What each block prints, as if all were typed into one interpreter. Tests in a block are run after it."""
+    """What each block prints, as if all were typed into one interpreter."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     module = types.ModuleType("readme")
     sys.modules["readme"] = module
     for line, text in texts:
         with redirect_stdout(io.StringIO()) as printed:
-            code = compile("\n" * (line - 1) + text, str(README), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            known = set(vars(module))
+            code = compile(text, "<console>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             awaited = eval(code, vars(module))
             if code.co_flags & inspect.CO_COROUTINE:
                 asyncio.run(awaited)
-            for name in sorted(set(vars(module)) - known):
-                if name.startswith("test_"):
-                    run_test(name, vars(module)[name])
         yield line, printed.getvalue()
-
-
-def run_test(name: str, test: Any) -> None:
-    place = Path("tests") / name
-    asyncio.run(test(place) if inspect.signature(test).parameters else test())
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     place = tmp_path_factory.mktemp("readme")
     blocks = blocks_of(README.read_text(encoding="utf-8"))
-    programs = [block for block in blocks if block.language == "python"]
-    for program in programs:
+    for program in blocks:
         if program.file_name is not None:
             (place / program.file_name).write_text(program.text, encoding="utf-8")
     sessions = [block for block in blocks if block.language == "console"]
     printed = {session.line: run_session(session, place) for session in sessions}
-    given = json.dumps([(program.line, program.text) for program in programs])
+    given = json.dumps([(block.line, block.text) for block in blocks if block.is_typed])
     outputs = dict(json.loads(run_python([__file__], place, given)))
     expected = {session.line: session.text for session in sessions}
     for block, after in zip(blocks, [*blocks[1:], Block("", "", 0)], strict=True):
-        if block.language == "python":
+        if block.is_typed:
             printed[block.line] = outputs[block.line]
             expected[block.line] = after.text if after.language == "text" else ""
     return Examples(expected, printed)
@@ -163,13 +162,20 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     [
         pytest.param(block.line, id=f"line {block.line}")
         for block in blocks_of(README.read_text(encoding="utf-8"))
-        if block.language in ("python", "console")
+        if block.is_typed or block.language == "console"
     ],
 )
 def test_an_example_prints_what_the_readme_shows(line: int, examples: Examples) -> None:
     expected = normal(examples.expected[line])
 
     assert expected == normal(examples.printed[line])
+
+
+def test_every_program_in_the_readme_is_run_by_a_session() -> None:
+    blocks = blocks_of(README.read_text(encoding="utf-8"))
+    commands = " ".join(block.text for block in blocks if block.language == "console").split()
+
+    assert [] == [block.file_name for block in blocks if block.file_name and block.file_name not in commands]
 
 
 @each_document

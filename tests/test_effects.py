@@ -9,7 +9,7 @@ from satay.model import CallId, CallKind
 CALL = CallId(CallKind.TASK, "send", 0)
 
 
-@pytest.mark.parametrize("effect", list(Effect))
+@pytest.mark.parametrize("effect", [Effect.PURE, Effect.IDEMPOTENT, Effect.EXTERNAL])
 def test_an_effect_is_declared_by_its_name(effect: Effect) -> None:
     assert effect is parse_effect(effect.value, "send")
 
@@ -18,14 +18,14 @@ def test_nothing_declared_is_an_effect_of_its_own() -> None:
     assert Effect.UNDECLARED is parse_effect(None, "send")
 
 
-@pytest.mark.parametrize("effect", ["", "PURE", "side", "pure "])
+@pytest.mark.parametrize("effect", ["", "PURE", "side", "pure ", "undeclared"])
 def test_an_effect_that_there_is_not_is_refused_and_the_choices_are_named(effect: str) -> None:
     with pytest.raises(RegistrationError) as caught:
         parse_effect(effect, "send")
 
-    message = str(caught.value)
-    assert message.startswith(f"task 'send' declares effect={effect!r}, which is none of ")
-    assert all(repr(choice.value) in message for choice in Effect)
+    assert f"task 'send' declares effect={effect!r}, which is none of 'pure', 'idempotent', 'external'" == str(
+        caught.value
+    )
 
 
 def test_the_key_of_a_call_is_the_same_each_time() -> None:

@@ -385,12 +385,23 @@ REQUESTS: Final[dict[str, Callable[[satay.App, Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("run_id", ["nobody", "", "there ", 5])
+@pytest.mark.parametrize("run_id", ["nobody", "", "there "])
 def test_a_run_that_is_not_there_is_named(name: str, run_id: Any, tmp_path: Path) -> None:
     async def use(app: satay.App) -> None:
         await make_a_run(app)
         with nothing_is_written(tmp_path), pytest.raises(RunNotFoundError, match=f"there is no (such )?run|{run_id!r}"):
             await REQUESTS[name](app, run_id)
+        await make_another_run(app)
+
+    in_app(tmp_path, use)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_is_no_id_of_a_run_is_named(name: str, tmp_path: Path) -> None:
+    async def use(app: satay.App) -> None:
+        await make_a_run(app)
+        with nothing_is_written(tmp_path), pytest.raises(UsageError, match="5 names no run; give the id of a run"):
+            await REQUESTS[name](app, 5)
         await make_another_run(app)
 
     in_app(tmp_path, use)
@@ -437,9 +448,10 @@ WRONG: Final[dict[str, tuple[type[Exception], str, Callable[[Any], Any]]]] = {
     ),
     "a task that never ran": (
         ForkValidationError,
-        "never scheduled a task named 5; it ran 'disks.add'",
-        lambda app: app.fork("there", before_task=5),
+        r"never scheduled a task named 'disk\.add'; it ran 'disks\.add'; did you mean 'disks\.add'\?",
+        lambda app: app.fork("there", before_task="disk.add"),
     ),
+    "what is no task": (UsageError, "before_task=5 names no task", lambda app: app.fork("there", before_task=5)),
     "a cut that is a text": (
         ForkValidationError,
         "fork_point_seq='2' is not an entry",
@@ -485,7 +497,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(name: str, tmp_path: P
         ("nondeterminism", "x", "nondeterminism is 'x': Input should be 'strict', 'warn' or 'off'"),
         ("synchronous", "OFF", "synchronous is 'OFF': Input should be 'FULL' or 'NORMAL'"),
         ("data_dir", 5, "data_dir is 5: "),
-        ("url", "postgres://there", "database URL 'postgres://there' cannot be opened; it has the form sqlite:///"),
+        ("url", "postgres://there", "PostgreSQL is not supported yet: it has the form sqlite:///"),
         ("url", "sqlite://", "it has the form sqlite:///"),
         ("url", "sqlite:///:memory:", "a journal is a file, and ':memory:' names none"),
     ],

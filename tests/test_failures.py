@@ -380,3 +380,53 @@ def test_any_exception_with_recordable_arguments_comes_back(text: str, args: lis
 
     assert isinstance(again, ValueError)
     assert error.args == again.args
+
+
+# --- the recorded traceback, as a note --------------------------------------------------------------------------------
+
+
+def test_the_error_of_a_run_shows_the_run_and_the_line_that_raised() -> None:
+    error = rebuilt_workflow_failure(encode_failure(raised(ValueError("bad"))), "r1")
+
+    assert 1 == len(error.__notes__)
+    assert error.__notes__[0].startswith("run 'r1' failed with this recorded traceback:\nTraceback (most recent call")
+    assert "raise error" in error.__notes__[0]
+
+
+def test_a_body_sees_the_line_of_a_task_or_a_child_that_raised() -> None:
+    text = encode_failure(raised(ValueError("bad")))
+    of_task, of_child = rebuilt_task_failure(text, "fetch"), rebuilt_child_failure(text, "order", "r1")
+
+    assert of_task.__notes__[0].startswith("task 'fetch' failed with this recorded traceback:\nTraceback")
+    assert of_child.__notes__[0].startswith("child workflow 'order', run 'r1', failed with this recorded traceback:\n")
+
+
+def test_an_error_that_is_recorded_again_has_the_first_traceback_once() -> None:
+    error = ValueError("bad")
+    error.add_note("while cooking")
+    of_task = rebuilt_task_failure(encode_failure(raised(error)), "fetch")
+    of_run = rebuilt_workflow_failure(encode_failure(raised(of_task)), "r1")
+
+    assert ["while cooking", "task"] == [of_task.__notes__[0], of_task.__notes__[1][:4]]
+    assert ["while cooking", "run "] == [of_run.__notes__[0], of_run.__notes__[1][:4]]
+    assert 2 == len(of_run.__notes__)
+    assert 1 == of_run.__notes__[1].count("task 'fetch' failed with this recorded traceback")
+
+
+def test_an_error_that_cannot_be_rebuilt_shows_the_recorded_traceback_as_well() -> None:
+    error = rebuilt_workflow_failure(encode_failure(raised(ValueError(object()))), "r1")
+
+    assert isinstance(error, WorkflowFailedError)
+    assert "raise error" in error.__notes__[0]
+
+
+def test_a_failure_without_a_traceback_has_no_note() -> None:
+    assert not hasattr(rebuilt_workflow_failure("{}", "r1"), "__notes__")
+
+
+class UnnotableError(Exception):
+    __notes__ = ()  # type: ignore[assignment]  # on purpose
+
+
+def test_an_error_that_takes_no_notes_is_raised_all_the_same() -> None:
+    assert isinstance(rebuilt_workflow_failure(encode_failure(UnnotableError("x")), "r1"), UnnotableError)

@@ -253,8 +253,8 @@ async def test_a_task_that_never_ran_is_refused_with_the_names_that_did(app: App
         await satay.fork("src", before_task="sythesize")
 
     assert (
-        "run 'src' never scheduled a task named 'sythesize'; it ran 'forks.plan', 'forks.research', 'forks.synthesize'"
-        == str(caught.value)
+        "run 'src' never scheduled a task named 'sythesize'; it ran 'forks.plan', 'forks.research', "
+        "'forks.synthesize'; did you mean 'forks.synthesize'?" == str(caught.value)
     )
     assert "src" == caught.value.run_id
     assert ["src"] == run_ids(app)

@@ -1408,7 +1408,7 @@ async def test_closing_writes_what_was_queued(database: Database) -> None:
     queued = [journal.append(Append(lease, entries(seq), T0)) for seq in range(2, 52)]
     await journal.close()
 
-    assert all(each.done() for each in map(asyncio.ensure_future, queued))
+    assert all(each.is_done for each in queued)
     assert list(range(1, 52)) == await seqs(await database.open())
 
 

@@ -664,6 +664,29 @@ def test_side_effects_are_refused_with_what_was_asked_and_where_it_belongs(body:
         run(body)
 
 
+async def in_thread_of_a_task() -> None:
+    await asyncio.create_task(asyncio.to_thread(print))
+
+
+async def in_executor_itself() -> None:
+    await asyncio.get_running_loop().run_in_executor(None, print)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (in_thread, r"by `asyncio\.to_thread` at \S*test_loop\.py:\d+ in in_thread,"),
+        (run_program, r"by `asyncio\.create_subprocess_exec` at \S*test_loop\.py:\d+ in run_program,"),
+        (use_anyio_thread, r"by `anyio\.to_thread\.run_sync` at \S*test_loop\.py:\d+ in use_anyio_thread,"),
+        (in_executor_itself, r"`loop\.run_in_executor` at \S*test_loop\.py:\d+ in in_executor_itself,"),
+        (in_thread_of_a_task, r"by `asyncio\.to_thread`, which"),
+    ],
+)
+def test_a_refusal_names_what_the_body_wrote_and_where(body: Body, named: str) -> None:
+    with pytest.raises(WorkflowSideEffectError, match=named):
+        run(body)
+
+
 def test_the_loop_cannot_be_run_stopped_or_reconfigured_by_a_body() -> None:
     loop = WorkflowLoop(Timers())
     for name in ("run_forever", "stop", "close", "set_task_factory"):

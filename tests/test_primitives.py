@@ -20,6 +20,7 @@ from satay.errors import (
     EncodeError,
     EventTimeoutError,
     InvalidValueError,
+    NondeterminismError,
     RunConflictError,
     RunNotFoundError,
     UsageError,
@@ -607,6 +608,18 @@ def test_map_returns_results_in_the_order_of_the_items(tmp_path: Path) -> None:
     assert [[0, 2, 4, 6, 8], [6, 2], []] == in_loop(result_of(tmp_path, maps))
 
 
+@pytest.mark.parametrize("thing", [lambda number: number, 7])
+def test_what_is_no_task_cannot_be_mapped_and_what_is_no_workflow_is_no_child(thing: Any, tmp_path: Path) -> None:
+    @satay.workflow
+    async def misuses() -> None:
+        with pytest.raises(UsageError, match=r"satay\.map\(\) was given .*decorated with @satay\.task"):
+            await satay.map(thing, [1])
+        with pytest.raises(UsageError, match=r"satay\.start_child\(\) was given .*decorated with @satay\.workflow"):
+            satay.start_child(thing, 1)
+
+    in_loop(result_of(tmp_path, misuses))
+
+
 def test_map_keeps_to_its_concurrency(tmp_path: Path) -> None:
     running: set[int] = set()
 
@@ -955,6 +968,38 @@ def test_an_endless_run_goes_on_as_a_new_one(tmp_path: Path) -> None:
     assert [3, 2, 1, 0] == ran
 
 
+@satay.task(name="primitives.refused")
+async def refused(value: object) -> object:
+    return value
+
+
+@satay.task(name="primitives.same", effect="pure")
+async def same(number: int) -> int:
+    return number
+
+
+def test_any_number_of_outcomes_that_arrive_within_one_turn_is_delivered(tmp_path: Path) -> None:
+    @satay.workflow
+    async def refuses(count: int) -> int:
+        calls = [refused(object()) for _ in range(count)]
+        return len(await asyncio.gather(*calls, return_exceptions=True))
+
+    @satay.workflow
+    async def steps_beside(count: int) -> int:
+        async def step() -> None:
+            for _ in range(count * 10):
+                await asyncio.sleep(0)
+
+        results = await asyncio.gather(step(), *[same(number) for number in range(count)])
+        return len(results)
+
+    async def run() -> list[int]:
+        async with open_app(tmp_path) as app:
+            return [await app.start(refuses, 1_000).result(), await app.start(steps_beside, 1_000).result()]
+
+    assert [1_000, 1_001] == in_loop(run())
+
+
 def test_calls_of_different_kinds_with_one_name_are_counted_apart(tmp_path: Path) -> None:
     @satay.task(name="timer")
     async def timer() -> str:
@@ -1167,3 +1212,59 @@ def test_the_journal_shows_what_a_wait_waits_for(tmp_path: Path) -> None:
 
     assert EntryType.EVENT_WAIT_STARTED == entry.type
     assert ("word", 0, None) == (entry.data["event"], entry.data["ordinal"], entry.data["match"])
+
+
+def test_a_parent_tells_what_keeps_its_child_from_going_on(tmp_path: Path) -> None:
+    order = ["first"]
+
+    @satay.workflow(name="primitives.changing")
+    async def changing() -> str:
+        if order[0] == "first":
+            await note("a")
+        await satay.sleep(1.0)
+        await note("b")
+        return "done"
+
+    @satay.workflow(name="primitives.waits_for_changing")
+    async def waits() -> str:
+        return await satay.start_child(changing).result()
+
+    async def run() -> None:
+        faults = Faults().crash_after(type=EntryType.TIMER_CREATED)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(waits, run_id="r")
+            await faults.crashed
+        order[0] = "second"
+        async with open_app(tmp_path) as app:
+            with pytest.raises(NondeterminismError, match=r"journal recorded 'primitives\.note'"):
+                await app.start(waits, run_id="r").result()
+
+    in_loop(run())
+
+
+def test_a_call_that_cannot_be_made_fails_the_same_in_a_fork_at_every_cut(tmp_path: Path) -> None:
+    @satay.workflow(name="primitives.taker")
+    async def taker(value: object) -> None: ...
+
+    @satay.workflow(name="primitives.gives_badly")
+    async def gives_badly() -> list[str]:
+        found = []
+        for call in (satay.start_child(taker, object()).result(), refused(object())):
+            try:
+                await call
+            except satay.SatayError as error:
+                found.append(type(error).__name__)
+        return found
+
+    async def run() -> list[Any]:
+        async with open_app(tmp_path) as app:
+            source = app.start(gives_badly, run_id="r")
+            results = [await source.result()]
+            last = len([event async for event in app.events("r")])
+            for seq in range(1, last):
+                results.append(await (await app.fork("r", fork_point_seq=seq)).result())
+            return results
+
+    results = in_loop(run())
+
+    assert [["EncodeError", "EncodeError"]] * len(results) == results

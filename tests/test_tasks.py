@@ -1499,7 +1499,7 @@ def test_an_error_is_the_same_live_and_from_the_journal(name: str, tmp_path: Pat
         ran.append(1)
         raise error
 
-    @satay.workflow
+    @satay.workflow(name=f"tasks.catches {name}")  # The errors keep the workflows of the other cases in use.
     async def catches() -> list[Any]:
         try:
             await raises()

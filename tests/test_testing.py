@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,10 @@ def in_loop(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
     return asyncio.run(bounded())
+
+
+async def wait_for_crash(faults: Faults) -> None:
+    await faults.crashed
 
 
 @satay.task(name="testing.step")
@@ -431,6 +435,45 @@ def test_a_stalled_app_that_lost_its_lease_cannot_write(tmp_path: Path) -> None:
 def test_a_fault_is_ordered_for_one_place(order: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="where to crash after"):
         Faults().crash_after(**order)
+
+
+@pytest.mark.parametrize("order", [Faults.crash_after, Faults.crash_before, Faults.stall_after])
+def test_a_fault_at_a_type_of_entry_that_does_not_exist_is_refused(order: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match=r"no type of entry is called 'TaskComplete'; did you mean 'TaskCompleted'\?"):
+        order(Faults(), type="TaskComplete")
+    with pytest.raises(UsageError, match=r"no type of entry is called 'x'; satay\.model\.EntryType lists them"):
+        order(Faults(), type="x")
+
+
+def test_whoever_waits_for_a_fault_is_told_when_the_app_has_closed_without_it() -> None:
+    async def run() -> None:
+        faults = Faults().crash_after(type=EntryType.CHILD_WORKFLOW_SCHEDULED)
+        crashed = asyncio.ensure_future(wait_for_crash(faults))
+        async with open_app(faults=faults) as app:
+            await app.start(remind, "ada").result()
+        with pytest.raises(
+            UsageError, match=r"closed and never crashed: <Faults crash after 1 ChildWorkflowScheduled>"
+        ):
+            await crashed
+        with pytest.raises(UsageError, match="closed and never crashed"):
+            await faults.crashed
+        with pytest.raises(UsageError, match="closed and never stood still"):
+            await faults.stalled
+
+    in_loop(run())
+
+
+def test_a_crash_is_known_after_the_app_has_closed() -> None:
+    async def run() -> None:
+        faults = Faults().crash_after(type=EntryType.TASK_SCHEDULED)
+        async with open_app(faults=faults) as app:
+            with pytest.raises(AppClosedError):
+                await app.start(remind, "ada").result()
+        await faults.crashed
+        with pytest.raises(UsageError, match="closed and never stood still"):
+            await faults.stalled
+
+    in_loop(run())
 
 
 # --- the fixtures -----------------------------------------------------------------------------------------------------

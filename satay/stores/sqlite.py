@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeVar, TypeVarTuple
+from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from satay.errors import InvalidValueError, JournalClosedError
-from satay.journal import MAX_PAGE, Append, Blob, Claim, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
+from satay.journal import MAX_PAGE, Append, Blob, Claim, Commit, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
 from satay.model import Entry, Message, RunRecord
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
@@ -84,8 +84,11 @@ class SqliteJournal:
     def fork(self, fork: NewFork) -> "asyncio.Future[Lease]":
         return self._write(writes.fork, fork, fork.blobs)
 
-    def append(self, append: Append) -> "asyncio.Future[None]":
-        return self._write(writes.append, append, append.blobs)
+    def append(self, append: Append) -> Commit:
+        self._check_open()
+        commit = Commit()
+        self._queue_write(Write(commit.settle, writes.append, append, append.blobs))
+        return commit
 
     def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
         return self._write(writes.claim, writes.Takeover(run_id, owner, now))
@@ -161,13 +164,17 @@ class SqliteJournal:
     def _write(
         self, fn: Callable[[sqlite3.Cursor, A], T], argument: A, blobs: Sequence[Blob] = ()
     ) -> "asyncio.Future[T]":
-        """Queue a writing call. Where the writer rests it is sent at once, without a turn of the loop between."""
+        """Queue a writing call. A caller that is cancelled has nobody to be told."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(Write(future, fn, argument, blobs))
+        self._queue_write(Write(partial(_settle, future), fn, argument, blobs))
+        return future
+
+    def _queue_write(self, write: Write) -> None:
+        """Queue a writing call. Where the writer rests it is sent at once, without a turn of the loop between."""
+        self._queue.append(write)
         if not self._is_writing:
             self._write_next()
-        return future
 
     def _write_next(self) -> None:
         self._is_writing = True
@@ -175,19 +182,13 @@ class SqliteJournal:
         self._writer.send(partial(self._commit, group))
 
     def _finish(self, group: list[Write], outcomes: list[object]) -> None:
-        """Tell the callers, and keep the writer going. A caller that was cancelled has nobody to be told."""
+        """Tell the callers, and keep the writer going."""
         if self._queue:
             self._write_next()
         else:
             self._is_writing = False
         for write, outcome in zip(group, outcomes, strict=True):
-            future = write.future
-            if future.done():
-                continue
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+            write.settle(outcome)
         if not self._is_writing and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
@@ -225,3 +226,12 @@ class SqliteJournal:
             return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
         except CAUSES as error:
             raise explain(error, self._settings) from error
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: object) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -4,7 +4,6 @@ A call that is refused before it wrote anything leaves the transaction as it was
 all is rolled back, and every call gets a transaction of its own.
 """
 
-import asyncio
 import contextlib
 import os
 import sqlite3
@@ -24,9 +23,9 @@ MAX_NAMED_HOLDERS: Final = 5
 
 
 class Write(NamedTuple):
-    """A writing call that waits for its transaction."""
+    """A writing call that waits for its transaction. `settle` is told what it returned, or the error to raise."""
 
-    future: "asyncio.Future[Any]"
+    settle: Callable[[Any], None]
     fn: Callable[[sqlite3.Cursor, Any], object]
     argument: Any
     blobs: Sequence[Blob] = ()

@@ -27,7 +27,7 @@ _HAS_WAIT: Final = """EXISTS (
 
 _KEY: Final = "(SELECT key FROM runs WHERE run_id = :run_id)"
 
-_IS_FOR_DRIVER: Final = "substr(inbox.type, 1, 6) = 'satay.'"
+_IS_FOR_DRIVER: Final = "(inbox.type >= 'satay.' AND inbox.type < 'satay/')"
 
 
 class Pending(NamedTuple):
@@ -125,11 +125,11 @@ def messages(connection: sqlite3.Connection, run_id: str, limit: int) -> list[Me
     sql = f"""
         SELECT id, CASE run WHEN {NOBODY} THEN NULL ELSE :run_id END, type, key, event_id, payload, at
         FROM inbox WHERE id IN (
-            SELECT id FROM inbox
-            WHERE run = {_KEY} AND is_taken = 0 AND ({_IS_FOR_DRIVER} OR {_HAS_WAIT})
+            SELECT id FROM inbox WHERE run = {_KEY} AND is_taken = 0 AND {_IS_FOR_DRIVER}
             UNION
             SELECT inbox.id FROM waits CROSS JOIN inbox
-            ON inbox.run = {NOBODY} AND inbox.type = waits.type AND inbox.key IS waits.key AND inbox.is_taken = 0
+            ON inbox.run IN ({NOBODY}, {_KEY}) AND inbox.type = waits.type AND inbox.key IS waits.key
+            AND inbox.is_taken = 0
             WHERE waits.run = {_KEY}
         ) ORDER BY id LIMIT :limit
     """

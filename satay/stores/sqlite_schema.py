@@ -89,6 +89,7 @@ _TABLES: Final = (
     """,
     "CREATE INDEX waits_run ON waits (run, call)",
     "CREATE INDEX waits_message ON waits (type, key)",
+    "CREATE INDEX waits_match ON waits (run, type, key)",
     "CREATE TABLE blobs (sha256 BLOB PRIMARY KEY, is_compressed INTEGER NOT NULL, data BLOB NOT NULL)",
     """
     CREATE TABLE owners (

@@ -54,14 +54,20 @@ class AppUnderTest(App):
         self.clock.attach(self)
 
     async def close(self) -> None:
-        await self.clock.detach(self)
-        if not self.is_abandoned:
-            return await super().close()
+        try:
+            await self.clock.detach(self)
+            if self.is_abandoned:
+                await self._close_abandoned()
+            else:
+                await super().close()
+        finally:
+            self.faults.close()
+
+    async def _close_abandoned(self) -> None:
         if self._ending:
             await asyncio.wait(self._ending)
         if self._journal is not None:
             await self._journal.close()
-        return None
 
     def _stop_dead(self) -> None:
         self.is_abandoned = self.is_closed = True

@@ -7,16 +7,20 @@ of the app, in the order in which the app writes them.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Literal, Self, cast
 
 from satay.errors import JournalClosedError, UsageError
-from satay.journal import Append, Journal, NewFork
-from satay.model import Entry
+from satay.journal import Append, Commit, Journal, NewFork
+from satay.model import Entry, EntryType
 
 WRITES: Final = frozenset({"create", "fork", "append", "claim", "release", "heartbeat", "retire", "post"})
 """The methods of a journal that write."""
+
+
+_TYPES: Final = tuple(type.value for type in EntryType)
 
 
 class _Place(Enum):
@@ -74,6 +78,7 @@ class Faults:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._lost: list[asyncio.Future[Any]] = []
         self._is_dying = False
+        self._is_closed = False
 
     def crash_after(
         self, *, entries: int | None = None, append: int | None = None, type: str | None = None, count: int = 1
@@ -93,19 +98,25 @@ class Faults:
         numbers = [number for number in (entries, append, None if type is None else count) if number is not None]
         if len(numbers) != 1 or numbers[0] < 1:
             raise UsageError(f"say where to {place.value}: at a number from 1, or at the count-th entry of a type")
+        if type is not None:
+            _check_type(type)
         self._triggers.append(_Trigger(place, type, "entry" if append is None else "append", numbers[0], numbers[0]))
         return self
 
     @property
     def crashed(self) -> "asyncio.Future[None]":
-        """Done when the app has crashed."""
+        """Done when the app has crashed. Raises `UsageError` when it has closed and never did."""
         self._crashed = _future(self._crashed, self.is_crashed)
+        if self._is_closed:
+            self._give_up(self._crashed, "crashed")
         return self._crashed
 
     @property
     def stalled(self) -> "asyncio.Future[None]":
-        """Done when the app stands still."""
+        """Done when the app stands still. Raises `UsageError` when it has closed and does not."""
         self._stalled = _future(self._stalled, self.is_stalled)
+        if self._is_closed:
+            self._give_up(self._stalled, "stood still")
         return self._stalled
 
     def __repr__(self) -> str:
@@ -130,6 +141,23 @@ class Faults:
             self._crashed.set_result(None)
         for future in self._lost:
             _refuse(future)
+
+    def close(self) -> None:
+        """The app has closed: what has not gone wrong by now never will."""
+        self._is_closed = True
+        for future, what in ((self._crashed, "crashed"), (self._stalled, "stood still")):
+            if future is not None:
+                self._give_up(future, what)
+
+    def _give_up(self, future: "asyncio.Future[None]", what: str) -> None:
+        if not future.done():
+            future.set_exception(
+                UsageError(
+                    f"the app has closed and never {what}: {self!r}; it wrote {self.entries_written} entries in "
+                    f"{self.appends_written} appends"
+                )
+            )
+            future.exception()  # Nobody may be there to see it.
 
     # --- between the app and its journal ------------------------------------------------------------------------------
 
@@ -219,6 +247,13 @@ class _Watch:
     def close(self) -> Any:
         return self._journal.close()
 
+    def append(self, append: Append) -> Commit:
+        self._on_call()
+        commit = Commit()
+        answer = self._faults.pass_on("append", partial(self._journal.append, append), (append,))
+        answer.add_done_callback(lambda done: None if done.cancelled() else commit.settle(done.exception()))
+        return commit
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._journal, name)
 
@@ -228,6 +263,13 @@ class _Watch:
 
         setattr(self, name, call)
         return call
+
+
+def _check_type(type: str) -> None:
+    if type not in _TYPES:
+        close = get_close_matches(type, _TYPES, 1)
+        hint = f"did you mean {close[0]!r}?" if close else "satay.model.EntryType lists them"
+        raise UsageError(f"no type of entry is called {type!r}; {hint}")
 
 
 def _entries(name: str, args: tuple[Any, ...]) -> Sequence[Entry] | None:

@@ -1,0 +1,149 @@
+"""Whole runs, read from the journal."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from satay.archive import Archive, Ending
+from satay.errors import JournalCorruptError, RunNotFoundError
+from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, MAX_PAGE, Append, Journal, NewRun
+from satay.model import Entry, EntryType, RunStatus
+from satay.recorder import Recorder
+from satay.stores.sqlite import open_sqlite
+from satay.testing import ManualClock
+from tests.driving import in_loop
+
+FIRST = Entry(1, EntryType.WORKFLOW_CREATED, 0, '{"input":{}}', GENESIS)
+LARGE = f'"{"x" * BLOB_THRESHOLD_BYTES}"'
+
+
+def with_journal(place: Path, test: Callable[[Journal], Awaitable[None]]) -> None:
+    async def run() -> None:
+        journal = await open_sqlite(place / "journal.db", synchronous="NORMAL")
+        try:
+            await test(journal)
+        finally:
+            await journal.close()
+
+    in_loop(run())
+
+
+async def ended(
+    journal: Journal, type: str, status: RunStatus, facts: str = "", text: str | None = None, **changes: object
+) -> Append:
+    """A run `r` that ended so. `changes` are made to the append that ends it."""
+    lease = await journal.create(NewRun("r", "story", 0, "o", "v"), [FIRST])
+    recorder = Recorder(lease, ManualClock(), FIRST)
+    recorder.record(type, facts, text)
+    append = recorder.turn(status, None)
+    for name, value in changes.items():
+        setattr(append, name, value)
+    await journal.append(append)
+    return append
+
+
+def test_a_run_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        with pytest.raises(RunNotFoundError, match="there is no run 'nobody'") as caught:
+            await Archive(journal).record("nobody")
+
+        assert "nobody" == caught.value.run_id
+
+    with_journal(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("type", "text", "status"),
+    [
+        (EntryType.WORKFLOW_COMPLETED, "[1]", RunStatus.COMPLETED),
+        (EntryType.WORKFLOW_COMPLETED, "null", RunStatus.COMPLETED),
+        (EntryType.WORKFLOW_FAILED, '{"type":"E"}', RunStatus.FAILED),
+        (EntryType.WORKFLOW_CANCELLED, None, RunStatus.CANCELLED),
+    ],
+)
+def test_how_a_run_ended_is_read_from_its_last_entry(
+    type: str, text: str | None, status: RunStatus, tmp_path: Path
+) -> None:
+    async def test(journal: Journal) -> None:
+        await ended(journal, type, status, text=text)
+
+        assert Ending(status, text, None) == await Archive(journal).ending("r")
+        assert status == (await Archive(journal).record("r")).status
+
+    with_journal(tmp_path, test)
+
+
+def test_the_run_that_goes_on_in_place_of_another_is_told(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        successor = NewRun("r~2", "story", 0, "o", "v"), [FIRST]
+        facts = '"continued_as":"r~2"'
+        await ended(journal, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, facts, successor=successor)
+
+        assert Ending(RunStatus.COMPLETED, None, "r~2") == await Archive(journal).ending("r")
+
+    with_journal(tmp_path, test)
+
+
+def test_a_large_result_is_read_from_its_blob(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        await ended(journal, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, text=LARGE)
+
+        assert Ending(RunStatus.COMPLETED, LARGE, None) == await Archive(journal).ending("r")
+
+    with_journal(tmp_path, test)
+
+
+def test_a_large_value_that_is_lost_is_an_error_that_names_the_entry_and_the_run(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        await ended(journal, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, text=LARGE, blobs=())
+
+        with pytest.raises(JournalCorruptError, match=r"entry 2 \(WorkflowCompleted\) of run 'r' cannot be read"):
+            await Archive(journal).ending("r")
+
+    with_journal(tmp_path, test)
+
+
+def test_a_run_that_goes_on_has_no_ending(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        await journal.create(NewRun("r", "story", 0, "o", "v"), [FIRST])
+
+        with pytest.raises(JournalCorruptError, match="run 'r' is said to have ended"):
+            await Archive(journal).ending("r")
+        with pytest.raises(JournalCorruptError, match="run 'nobody' is said to have ended"):
+            await Archive(journal).ending("nobody")
+
+    with_journal(tmp_path, test)
+
+
+def test_texts_are_found_by_their_digests(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        append = await ended(journal, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, text=LARGE)
+        digests = {blob.sha256 for blob in append.blobs}
+
+        assert dict.fromkeys(digests, LARGE) == await Archive(journal).values("r", append.entries, digests)
+        assert {} == await Archive(journal).values("r", append.entries, ())
+
+    with_journal(tmp_path, test)
+
+
+class Shelf:
+    """A journal of one long run, for what is read page by page."""
+
+    def __init__(self, length: int) -> None:
+        self.run = [Entry(seq, EntryType.TIMER_FIRED, 0, "{}", GENESIS) for seq in range(1, length + 1)]
+        self.pages = 0
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> list[Entry]:
+        self.pages += 1
+        return self.run[after : after + limit]
+
+
+@pytest.mark.parametrize(("length", "pages"), [(0, 1), (1, 1), (MAX_PAGE - 1, 1), (MAX_PAGE, 2), (MAX_PAGE + 1, 2)])
+def test_a_run_longer_than_a_page_is_read_whole(length: int, pages: int) -> None:
+    shelf = Shelf(length)
+    archive = Archive(cast(Journal, shelf))  # It is asked for entries only.
+
+    assert shelf.run == in_loop(archive.entries("r"))
+    assert pages == shelf.pages

@@ -1,0 +1,138 @@
+"""What `import satay` loads, and the names that the package gives."""
+
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import satay
+import satay.errors
+import satay.testing
+
+ROOT: Path = Path(__file__).parents[1]
+
+UPPER_FLOORS = {"satay.adapters", "satay.cli", "satay.server", "satay.testing", "satay.views"}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules that a fresh process has after `import satay`, beyond those it had before."""
+    script = "import sys; before = set(sys.modules); import satay; print('\\n'.join(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def modules_of_extras() -> dict[str, str]:
+    """The importable names of what only extras need, and which extra that is."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = {distribution(requirement) for requirement in project["dependencies"]}
+    by_distribution: dict[str, list[str]] = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        for each in distributions:
+            by_distribution.setdefault(distribution(each), []).append(module)
+    return {
+        module: extra
+        for extra, requirements in project["optional-dependencies"].items()
+        for name in {distribution(requirement) for requirement in requirements} - core
+        for module in by_distribution.get(name, [])
+        if module not in sys.stdlib_module_names
+    }
+
+
+def distribution(requirement: str) -> str:
+    """The name that a requirement begins with, normalised."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name is not None, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def test_import_loads_no_command_line(loaded: set[str]) -> None:
+    assert "satay" in loaded
+    assert not {"typer", "click"} & loaded
+
+
+def test_import_loads_nothing_of_an_extra(loaded: set[str]) -> None:
+    extras = modules_of_extras()
+
+    assert "pytest" in extras
+    assert {} == {module: extra for module, extra in extras.items() if module in loaded}
+
+
+def test_import_loads_none_of_the_upper_floors(loaded: set[str]) -> None:
+    assert not {module for module in loaded if any(f"{module}.".startswith(f"{floor}.") for floor in UPPER_FLOORS)}
+
+
+def module_names() -> Iterator[str]:
+    for module in pkgutil.walk_packages(satay.__path__, "satay."):
+        yield module.name.removeprefix("satay.")
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    assert not set(satay.__all__) & set(module_names())
+    assert not set(satay.testing.__all__) & {name.removeprefix("testing.") for name in module_names()}
+
+
+def order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("package", [satay, satay.testing])
+def test_all_is_sorted_and_complete(package: Any) -> None:
+    public = {name for name, value in vars(package).items() if not name.startswith("_") and not inspect.ismodule(value)}
+
+    assert sorted(set(package.__all__), key=order) == package.__all__
+    assert public == set(package.__all__)
+
+
+def test_every_error_is_in_one_tree() -> None:
+    errors = [value for name, value in vars(satay.errors).items() if name.endswith("Error") and inspect.isclass(value)]
+
+    assert len(errors) > 20
+    assert [] == [error for error in errors if not issubclass(error, satay.SatayError)]
+
+
+def public_things() -> Iterator[tuple[str, Any]]:
+    """Every public function and class, and every public method of one, with the name it is found under."""
+    for package in (satay, satay.testing, satay.errors):
+        for name, value in vars(package).items():
+            if name.startswith("_") or not getattr(value, "__module__", "").startswith("satay"):
+                continue
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{package.__name__}.{name}", value
+
+
+def generated(cls: type) -> str:
+    """The beginning of the docstring that a dataclass or an enumeration without one is given."""
+    return f"{cls.__name__}("
+
+
+@pytest.mark.parametrize(("name", "value"), [pytest.param(*thing, id=thing[0]) for thing in public_things()])
+def test_every_public_function_and_class_has_a_docstring(name: str, value: Any) -> None:
+    doc = value.__doc__
+
+    assert doc
+    assert not (inspect.isclass(value) and doc.startswith(generated(value)))
+    assert doc.split("\n\n")[0].rstrip().endswith((".", ":")), doc
+
+
+def test_every_public_method_of_an_app_and_of_handles_has_a_docstring() -> None:
+    without = [
+        f"{cls.__name__}.{name}"
+        for cls in (satay.App, satay.RunHandle, satay.ForkHandle, satay.ChildHandle, satay.TaskContext)
+        for name, method in vars(cls).items()
+        if not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property))
+        if not inspect.getdoc(method)
+    ]
+
+    assert [] == without

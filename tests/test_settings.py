@@ -1,0 +1,87 @@
+"""What can be set from outside."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from satay.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.upper().startswith("SATAY_"):
+            monkeypatch.delenv(name)
+
+
+def test_without_arguments_and_environment_the_defaults_hold() -> None:
+    assert {
+        "database_url": None,
+        "data_dir": Path(".satay"),
+        "synchronous": "FULL",
+        "nondeterminism": "strict",
+        "allow_pickle": False,
+        "code_version": None,
+    } == Settings().model_dump()
+
+
+FROM_ENVIRONMENT: dict[str, tuple[str, Any]] = {
+    "database_url": ("sqlite:///a.db", "sqlite:///a.db"),
+    "data_dir": ("/there", Path("/there")),
+    "synchronous": ("NORMAL", "NORMAL"),
+    "nondeterminism": ("warn", "warn"),
+    "allow_pickle": ("1", True),
+    "code_version": ("v7", "v7"),
+}
+
+
+def test_every_setting_has_a_variable() -> None:
+    assert set(Settings.model_fields) == set(FROM_ENVIRONMENT)
+
+
+@pytest.mark.parametrize("name", FROM_ENVIRONMENT)
+def test_a_setting_that_is_not_given_is_read_from_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = FROM_ENVIRONMENT[name]
+    monkeypatch.setenv(f"SATAY_{name.upper()}", text)
+
+    assert value == getattr(Settings(), name)
+
+
+def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATAY_NONDETERMINISM", "off")
+    monkeypatch.setenv("SATAY_SYNCHRONOUS", "NORMAL")
+    settings = Settings(nondeterminism="warn")
+
+    assert ("warn", "NORMAL") == (settings.nondeterminism, settings.synchronous)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("synchronous", "OFF"), ("synchronous", "full"), ("nondeterminism", "lax"), ("allow_pickle", "perhaps")],
+)
+def test_a_variable_that_cannot_be_used_is_refused(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SATAY_{name.upper()}", text)
+
+    with pytest.raises(ValidationError, match=name):
+        Settings()
+
+
+def test_a_variable_that_names_no_setting_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATAY_TORTURE", "long")
+
+    assert Settings().database_url is None
+
+
+def test_a_setting_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValidationError, match="sychronous"):
+        Settings.model_validate({"sychronous": "FULL"})
+
+
+def test_settings_do_not_change() -> None:
+    settings = Settings()
+
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.allow_pickle = True  # type: ignore[misc]  # that is what is tested
