@@ -610,8 +610,8 @@ class Drive(Schedule):
             error = root.exception()
         if self.cancel_requested:
             self._finish(RunStatus.CANCELLED, None)
-        elif isinstance(error, ContinueAsNew):
-            self._continue_as_new(error)
+        elif (request := _request_to_continue(error)) is not None:
+            self._continue_as_new(request)
         elif error is not None:
             self._finish(RunStatus.FAILED, encode_failure(error))
         else:
@@ -798,6 +798,13 @@ class _Consequences(NamedTuple):
     stops: Sequence[Call]
     wants_messages: bool
     has_ended: bool
+
+
+def _request_to_continue(error: BaseException | None) -> ContinueAsNew | None:
+    """The request with which a body ended; a branch of a task group wraps it in a group of its own."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ContinueAsNew) else None
 
 
 _FINAL: Final = '"is_final":true'

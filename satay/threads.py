@@ -2,6 +2,9 @@
 
 They are daemons: a task that never returns must not keep a script from ending, and the executor of the standard library
 waits for its threads at exit.
+
+Nothing can stop a function in a thread. One that its caller gave up, because it ran over its timeout or its run was
+cancelled, keeps its thread; another thread takes the place, and the abandoned one ends with its function.
 """
 
 import asyncio
@@ -11,17 +14,36 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from satay.logs import log
 
 DEFAULT_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
 """How many plain tasks run at the same time, unless the app says otherwise."""
 
+MAX_ABANDONED: Final = 256
+"""How many abandoned threads are replaced. One more keeps its place until its function returns."""
 
-class _Work(NamedTuple):
-    fn: Callable[[], Any]
-    loop: asyncio.AbstractEventLoop
-    done: "asyncio.Future[Any]"
+
+class _Work:
+    """A call, from when it is asked for until its function returns or nobody waits for it any more."""
+
+    __slots__ = ("call", "done", "is_abandoned", "is_running", "loop", "name", "on_begin")
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        name: str,
+        on_begin: Callable[[], None] | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.call = call
+        self.name = name
+        self.on_begin = on_begin
+        self.loop = loop
+        self.done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        self.is_running = False
+        self.is_abandoned = False
 
 
 class ThreadPool:
@@ -30,49 +52,102 @@ class ThreadPool:
     def __init__(self, size: int = DEFAULT_THREADS) -> None:
         self._size = size
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        # Under the lock: the calls that have, or wait for, a thread of the pool; its threads; those it gave up.
+        self._calls = 0
+        self._threads = 0
+        self._abandoned = 0
+        self._started = 0
+        self._is_closed = False
 
-    async def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call `fn` in a thread, in a copy of this context. A caller that is cancelled abandons it."""
-        loop = asyncio.get_running_loop()
+    async def run(self, call: Callable[[], Any], name: str, on_begin: Callable[[], None] | None = None) -> Any:
+        """Run `call` in a thread, in a copy of this context. A caller that is cancelled abandons it.
+
+        `name` is what a warning calls it. `on_begin` is called on the loop when a thread has begun with it.
+        """
         context = contextvars.copy_context()
-        done = loop.create_future()
-        self._queue.put(_Work(partial(context.run, fn, *args, **kwargs), loop, done))
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
-            thread = threading.Thread(target=self._work, name=f"satay-task-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        result, error = await done
+        work = _Work(lambda: context.run(call), name, on_begin, asyncio.get_running_loop())
+        with self._lock:
+            self._calls += 1
+            self._queue.put(work)
+            self._start_thread_if_short()
+        try:
+            result, error = await work.done
+        except BaseException:  # the caller is cancelled, or its loop ends
+            self._abandon(work)
+            raise
         if error is not None:
             raise error
         return result
 
     def close(self) -> None:
         """Let idle threads end. A thread that is still busy ends with its function, or with the process."""
-        for _ in self._threads:
-            self._queue.put(None)
-        self._threads = []
+        with self._lock:
+            self._is_closed = True
+            for _ in range(self._threads):
+                self._queue.put(None)
+
+    def _start_thread_if_short(self) -> None:
+        if self._calls > self._threads and self._threads < self._size:
+            self._threads += 1
+            self._started += 1
+            threading.Thread(target=self._work, name=f"satay-task-{self._started}", daemon=True).start()
+
+    def _abandon(self, work: _Work) -> None:
+        """Give up a call. If a thread is in it, that thread counts no more, and who waits gets another one."""
+        with self._lock:
+            if not work.is_running or self._is_closed:
+                return
+            is_replaced = self._abandoned < MAX_ABANDONED
+            if is_replaced:
+                work.is_abandoned = True
+                self._abandoned += 1
+                self._calls -= 1
+                self._threads -= 1
+                self._start_thread_if_short()
+            abandoned = self._abandoned
+        log().warning("thread.abandoned", task=work.name, abandoned=abandoned, is_replaced=is_replaced)
 
     def _work(self) -> None:
-        while True:
+        is_abandoned = False
+        while not is_abandoned:
             work = self._queue.get()
             if work is None:
                 return
-            outcome: tuple[Any, BaseException | None]
-            if work.done.cancelled():
-                outcome = (None, None)
-            else:
-                try:
-                    outcome = (work.fn(), None)
-                except BaseException as error:
-                    outcome = (None, error)
-            self._idle.release()
-            with suppress(RuntimeError):  # The loop was closed meanwhile; nobody waits for the outcome.
-                work.loop.call_soon_threadsafe(_settle, work.done, outcome)
+            outcome = self._begin_and_call(work)
+            with self._lock:
+                work.is_running = False
+                is_abandoned = work.is_abandoned
+                if is_abandoned:
+                    self._abandoned -= 1
+                else:
+                    self._calls -= 1
+            _tell(work, _settle, outcome)
             del work, outcome
 
+    def _begin_and_call(self, work: _Work) -> tuple[Any, BaseException | None]:
+        with self._lock:
+            if work.done.cancelled():
+                return None, None
+            work.is_running = True
+        if work.on_begin is not None:
+            _tell(work, _begin)
+        try:
+            return work.call(), None
+        except BaseException as error:
+            return None, error
 
-def _settle(done: "asyncio.Future[Any]", outcome: tuple[Any, BaseException | None]) -> None:
-    if not done.done():
-        done.set_result(outcome)
+
+def _tell(work: _Work, what: Callable[..., None], *args: Any) -> None:
+    with suppress(RuntimeError):  # The loop was closed meanwhile; nobody waits for the call.
+        work.loop.call_soon_threadsafe(what, work, *args)
+
+
+def _begin(work: _Work) -> None:
+    if not work.done.done() and work.on_begin is not None:
+        work.on_begin()
+
+
+def _settle(work: _Work, outcome: tuple[Any, BaseException | None]) -> None:
+    if not work.done.done():
+        work.done.set_result(outcome)

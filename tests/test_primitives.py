@@ -1021,6 +1021,26 @@ def test_calls_of_different_kinds_with_one_name_are_counted_apart(tmp_path: Path
     assert [0, 0, 1, 1] == in_loop(run())
 
 
+def test_a_branch_of_a_task_group_can_continue_the_run_as_new(tmp_path: Path) -> None:
+    @satay.workflow(name="primitives.goes_on_in_group")
+    async def goes_on(count: int) -> str:
+        async def branch() -> None:
+            await satay.sleep(1.0)
+            if count:
+                satay.continue_as_new(count - 1)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(branch())
+            group.create_task(satay.sleep(2.0))
+        return "done"
+
+    async def run() -> str:
+        async with open_app(tmp_path) as app:
+            return await app.start(goes_on, 2, run_id="r").result()
+
+    assert "done" == in_loop(run())
+
+
 def test_a_parent_follows_a_child_that_goes_on_as_new_runs(tmp_path: Path) -> None:
     @satay.workflow
     async def parent() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from satay.signals import TerminationHandler
-from tests.driving import in_loop
+from tests.driving import HANG_SECONDS, in_loop
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +121,9 @@ def test_a_block_in_another_thread_handles_no_signal() -> None:
     assert [False] == handled
 
 
-def end_by_signal(child: int) -> int:
-    """Send a child the signal, and answer which one ended it."""
-    os.kill(child, signal.SIGTERM)
-    return os.WTERMSIG(os.waitpid(child, 0)[1])
+def status_of(child: int) -> int:
+    """Wait for a child to end: its exit status, or the negative number of the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
@@ -133,13 +132,15 @@ def test_a_forked_child_ends_by_the_signal_and_its_parent_hears_nothing_of_it() 
     async def body() -> None:
         child = os.fork()
         if child == 0:
+            signal.alarm(round(HANG_SECONDS))
             signal.pause()
             os._exit(0)
-        ended_by = end_by_signal(child)
+        os.kill(child, signal.SIGTERM)
+        status = status_of(child)
         await asyncio.sleep(0.001)  # A turn in which the loop looks at what it was told.
         await asyncio.sleep(0)
 
-        assert signal.SIGTERM == ended_by
+        assert -signal.SIGTERM == status
         assert is_handled()
         assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -157,6 +158,6 @@ def test_a_child_that_is_forked_with_the_signal_blocked_keeps_it_blocked() -> No
         is_blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
         assert is_blocked
-        assert 1 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert 1 == status_of(child)
 
     in_block(body(), TerminationHandler())
