@@ -80,6 +80,7 @@ class App:
         self._scheduling = scheduling
         self._clock = clock
         self._chance = chance
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._journal: Journal | None = None
         self._scheduler: Scheduler | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -125,6 +126,7 @@ class App:
             raise UsageError(
                 "this app was opened before; an app is opened once, so call satay.run_app() for another one"
             )
+        self._loop = asyncio.get_running_loop()
         token = app_of_block.set(self)  # The scheduler's context is copied when it is made: task bodies find this app.
         try:
             self._journal = await open_journal(self._settings)
@@ -158,6 +160,10 @@ class App:
             finally:
                 if self._journal is not None:
                     await self._journal.close()
+
+    def is_open_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the app was opened on this event loop, and is not closed."""
+        return self._loop is loop and not self.is_closed
 
     async def _ready(self) -> Scheduler:
         if self._opening is not None:

@@ -1,17 +1,19 @@
 """One attempt of a task: fresh arguments, the function, its result through the codec, within the timeout."""
 
 import asyncio
+import inspect
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from satay.calls import TaskCall
-from satay.clock import MICROSECONDS, Clock
+from satay.clock import MICROSECONDS, Alarm, Clock
 from satay.codec import InputCodec
 from satay.context import TaskContext, current_attempt
 from satay.drive import Drive
 from satay.effects import idempotency_key
-from satay.errors import TaskTimeoutError
+from satay.errors import EncodeError, TaskTimeoutError
 from satay.threads import ThreadPool
 
 
@@ -51,7 +53,9 @@ class Attempt:
         elif task.is_async:
             result = await task.fn(*args, **kwargs)
         else:
-            result = await threads.run(task.fn, args, kwargs)
+            result = await threads.run(partial(task.fn, *args, **kwargs), task.name)
+        if not task.is_async and inspect.isawaitable(result):
+            raise _refused(result, task.name)
         return task.result_codec.encode_and_decode(result, task.result_where)
 
     def usage_facts(self) -> str:
@@ -73,14 +77,15 @@ class Attempt:
         self, clock: Clock, threads: ThreadPool, args: tuple[Any, ...], kwargs: dict[str, Any], seconds: float
     ) -> Any:
         task = self.call.task
-        loop = asyncio.get_running_loop()
         scope = asyncio.timeout(None)
-        alarm = clock.call_at(clock.now() + round(seconds * MICROSECONDS), lambda: scope.reschedule(loop.time()))
+        limit = _TimeLimit(clock, round(seconds * MICROSECONDS), scope)
         try:
             async with scope:
                 if task.is_async:
+                    limit.begin()
                     return await task.fn(*args, **kwargs)
-                return await threads.run(task.fn, args, kwargs)
+                # A call that waits for a thread spends nothing of its time.
+                return await threads.run(partial(task.fn, *args, **kwargs), task.name, limit.begin)
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -88,4 +93,37 @@ class Attempt:
                 f"attempt {self.call.attempt} of task {self.call.name!r} ran longer than its timeout, {seconds:g} s"
             ) from error
         finally:
-            alarm.cancel()
+            limit.end()
+
+
+class _TimeLimit:
+    """The time that an attempt has, from when its function begins."""
+
+    __slots__ = ("_alarm", "_clock", "_duration", "_scope")
+
+    def __init__(self, clock: Clock, duration: int, scope: asyncio.Timeout) -> None:
+        self._clock = clock
+        self._duration = duration
+        self._scope = scope
+        self._alarm: Alarm | None = None
+
+    def begin(self) -> None:
+        self._alarm = self._clock.call_at(self._clock.now() + self._duration, self._run_out)
+
+    def end(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _run_out(self) -> None:
+        self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+def _refused(result: Any, name: str) -> EncodeError:
+    """The error of a plain function that gave something to await: what it was to do has not happened."""
+    kind = type(result).__name__
+    if inspect.iscoroutine(result):
+        result.close()  # Else Python warns that nobody awaited it.
+    return EncodeError(
+        f"task {name!r} is a plain function and returned a {kind}, which nothing awaits; make the function, or the "
+        "wrapper that a decorator put around it, an 'async def' that awaits it"
+    )

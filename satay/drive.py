@@ -66,6 +66,12 @@ MAX_TURN_CALLBACKS: Final = 1_000_000
 CALLBACKS_PER_SLICE: Final = 5_000
 """After this many callbacks of one body, the host's other callbacks get their turn."""
 
+ENTRIES_TO_GATHER: Final = 128
+"""So many entries about pure calls are gathered before they are written, at the most."""
+
+GATHERING_SECONDS: Final = 0.002
+"""So long pure calls and their results, for which nobody waits, are gathered before they are written."""
+
 TURNS_PER_SLICE: Final = 500
 """After this many turns of one body, replayed or live, the host's other callbacks get their turn."""
 
@@ -138,6 +144,8 @@ class Drive(Schedule):
         "_history_head",
         "_host",
         "_in_flight",
+        "_is_urgent",
+        "_sending_soon",
         "_in_hand",
         "_is_fresh_fork",
         "_is_stepping",
@@ -167,6 +175,8 @@ class Drive(Schedule):
         self._blobs = blobs
         self._replay = self._new_replay(entries)
         self._in_flight: _Consequences | None = None
+        self._is_urgent = True
+        self._sending_soon: asyncio.TimerHandle | None = None
         self._arrivals: deque[Arrival] | None = None
         self._in_hand: set[int] | None = None
         self._landed: Sequence[int] = ()
@@ -518,6 +528,7 @@ class Drive(Schedule):
             self.loop.advance_to(entry.at / MICROSECONDS)
         self._is_stepping = True
         call = arrival.call
+        self._is_urgent |= not (isinstance(call, TaskCall) and call.task.effect is Effect.PURE)
         if call is None:
             self._request_cancel(is_final=arrival.facts == _FINAL)
         else:
@@ -589,7 +600,7 @@ class Drive(Schedule):
                 f"the body of workflow {self.workflow!r} waits at {line or 'an unknown place'} for something that no "
                 "task, timer, event or child that is outstanding can bring about"
             )
-        self._commit()
+        self._commit(is_urgent=False)
 
     def _is_body_done(self) -> bool:
         return self._root is not None and self._root.done()
@@ -655,17 +666,42 @@ class Drive(Schedule):
         self._stops += self.calls.values()
         self.calls.clear()
 
-    def _commit(self) -> None:
+    def _commit(self, *, is_urgent: bool = True) -> None:
         """Send what was recorded to the journal, and act on it once it is there.
 
         At most one append of a run is on its way. Turns that end meanwhile are gathered, and follow as one.
         """
+        self._is_urgent |= is_urgent
         if self._in_flight is None and not self._is_nothing_to_commit():
-            self._send()
+            if self._can_wait():
+                self._send_soon()
+            else:
+                self._send()
         if not self.is_ended:
             self._ask_to_be_woken()
 
+    def _can_wait(self) -> bool:
+        """Whether all that is to be written are pure calls and their results, for which nobody waits."""
+        if self._is_urgent or self._starts or self._stops or self._wants_messages or self.is_ended:
+            return False
+        return 0 < self._recorder.pending < ENTRIES_TO_GATHER and self._status() == self._row
+
+    def _send_soon(self) -> None:
+        if self._sending_soon is None:
+            loop = asyncio.get_running_loop()
+            self._sending_soon = loop.call_later(GATHERING_SECONDS, self._send_now)
+
+    @stops_on_error
+    def _send_now(self) -> None:
+        self._sending_soon = None
+        if self._in_flight is None and not self.is_suspended and not self._is_nothing_to_commit():
+            self._send()
+
     def _send(self) -> None:
+        self._is_urgent = False
+        if self._sending_soon is not None:
+            self._sending_soon.cancel()
+            self._sending_soon = None
         status, wake_at = row = self._row if self.is_ended else self._status()
         changed = self.is_ended or row != self._row
         self._row = row
@@ -715,7 +751,7 @@ class Drive(Schedule):
             self.loop.drop()
             return
         if not self._is_stepping:
-            self._commit()
+            self._commit(is_urgent=False)
         if consequences.wants_messages:
             self._host.look_for_messages(self)
         self._host.turn_committed(self)
@@ -755,7 +791,8 @@ class Drive(Schedule):
     @property
     def is_still(self) -> bool:
         """Whether nothing goes on but attempts, and all of it is on disk."""
-        return self.is_live and not (self._in_flight or self._arrivals or self._is_stepping)
+        is_writing = self._in_flight or self._sending_soon
+        return self.is_live and not (is_writing or self._arrivals or self._is_stepping)
 
     def stop(self, error: BaseException) -> None:
         """Give the run up because of an error; it stays as the journal has it."""
@@ -768,6 +805,8 @@ class Drive(Schedule):
         if not self.is_suspended:
             self.is_suspended = True
             self._arrivals = None
+            if self._sending_soon is not None:
+                self._sending_soon.cancel()
             self.loop.drop()
 
     def surrender(self) -> Append | None:

@@ -1,6 +1,7 @@
 """Failures as data: what is recorded of an exception, and the exception that is built from it again.
 
 - Recording never fails, whatever the exception does when it is looked at, and never hides it behind another error.
+  What a look raises is not obeyed, not even if it asks to end the process.
 - Rebuilding runs no `__init__` and no `__new__` but those of the built-in exceptions, and is proved by type and text.
   What cannot be rebuilt faithfully is not, so a handler never meets an exception with half of its attributes.
 """
@@ -69,7 +70,7 @@ def encode_failure(error: BaseException, *, facts: Mapping[str, Any] | None = No
     extra = {"traceback": _shorten_middle(_format_traceback(error)), **({"facts": dict(facts)} if facts else {})}
     try:
         return dump_plain(_record(error, frozenset(), iter(range(MAX_RELATIVES))) | extra)
-    except Exception:  # every look at an exception may run user code, and the failure must be recorded all the same
+    except BaseException:  # every look at an exception may run user code, and the failure must be recorded all the same
         return dump_plain(_describe(error) | extra)
 
 
@@ -112,7 +113,7 @@ def _state_args(error: BaseException) -> object:
     base = _builtin_base(type(error))
     try:
         reduced = base.__reduce__(error)
-    except Exception:  # reading it touches user code in odd classes only; then there is nothing to rebuild from
+    except BaseException:  # reading it touches user code in odd classes only; then there is nothing to rebuild from
         return None
     return reduced[1] if isinstance(reduced, tuple) else None
 
@@ -120,7 +121,7 @@ def _state_args(error: BaseException) -> object:
 def _attributes(error: BaseException) -> dict[str, Any] | None:
     try:
         state = instance_state(error)
-    except Exception:  # a user's __dict__
+    except BaseException:  # a user's __dict__
         return None
     state.pop("__notes__", None)
     return state
@@ -138,7 +139,7 @@ def _plain_state(value: object) -> Any:
 def _format_traceback(error: BaseException) -> str:
     try:
         return clean_text("".join(traceback.format_exception(error)))
-    except Exception as reason:  # formatting asks the exception for its text, which is a user's code
+    except BaseException as reason:  # formatting asks the exception for its text, which is a user's code
         return f"(no traceback: formatting it raised {type(reason).__name__})"
 
 
@@ -160,7 +161,7 @@ def clean_text(text: str) -> str:
 def _text_of(value: object) -> str:
     try:
         return str.__str__(str(value))
-    except Exception as reason:  # a user's __str__
+    except BaseException as reason:  # a user's __str__
         return f"(no message: __str__ of {type(value).__name__} raised {type(reason).__name__})"
 
 

@@ -274,7 +274,10 @@ async def decide(
 
 
 def current_app() -> App:
-    """The app in whose block the caller is, else the default app of the running event loop, which this opens."""
+    """The app in whose block the caller is, else the default app of the running event loop, which this opens.
+
+    A block on another event loop does not count.
+    """
     if current_schedule() is not None:
         raise UsageError(
             "a workflow body cannot reach the app; start children with satay.start_child, and call the rest from a "
@@ -287,7 +290,7 @@ def current_app() -> App:
             "this satay function was called where no event loop runs; call it from async code, or use satay.run()"
         ) from None
     app = app_of_block.get()
-    if app is not None and not app.is_closed:
+    if app is not None and app.is_open_on(loop):  # A task in a thread inherits the app, and may run a loop of its own.
         return app
     known = _default_apps.get(loop)
     if known is not None and not known[0].is_closed:

@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from satay.logs import log
@@ -66,11 +67,11 @@ class ThreadPool:
         `name` is what a warning calls it. `on_begin` is called on the loop when a thread has begun with it.
         """
         context = contextvars.copy_context()
-        work = _Work(lambda: context.run(call), name, on_begin, asyncio.get_running_loop())
+        work = _Work(partial(context.run, call), name, on_begin, asyncio.get_running_loop())
         with self._lock:
+            self._start_thread_if_short(self._calls + 1)
             self._calls += 1
             self._queue.put(work)
-            self._start_thread_if_short()
         try:
             result, error = await work.done
         except BaseException:  # the caller is cancelled, or its loop ends
@@ -87,11 +88,12 @@ class ThreadPool:
             for _ in range(self._threads):
                 self._queue.put(None)
 
-    def _start_thread_if_short(self) -> None:
-        if self._calls > self._threads and self._threads < self._size:
-            self._threads += 1
+    def _start_thread_if_short(self, calls: int) -> None:
+        """See to it that so many calls have a thread each, within the size. Raises where the system has no more."""
+        if self._threads < min(calls, self._size):
             self._started += 1
             threading.Thread(target=self._work, name=f"satay-task-{self._started}", daemon=True).start()
+            self._threads += 1
 
     def _abandon(self, work: _Work) -> None:
         """Give up a call. If a thread is in it, that thread counts no more, and who waits gets another one."""
@@ -104,7 +106,8 @@ class ThreadPool:
                 self._abandoned += 1
                 self._calls -= 1
                 self._threads -= 1
-                self._start_thread_if_short()
+                with suppress(RuntimeError):  # The system has no thread left now; the next call asks again.
+                    self._start_thread_if_short(self._calls)
             abandoned = self._abandoned
         log().warning("thread.abandoned", task=work.name, abandoned=abandoned, is_replaced=is_replaced)
 

@@ -64,6 +64,10 @@ class GuardedError(Exception):
         super().__setattr__(name, value)
 
 
+class Panic(BaseException):
+    """What an extension in another language raises where it gave up."""
+
+
 class SilentError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text for you")
@@ -336,6 +340,20 @@ def test_a_message_that_cannot_be_had_does_not_hide_the_failure() -> None:
     assert "__str__ of SilentError raised RuntimeError" in failure.message
 
 
+@pytest.mark.parametrize("kind", [Panic, KeyboardInterrupt, SystemExit])
+def test_an_error_whose_text_raises_what_is_no_exception_is_recorded(kind: type[BaseException]) -> None:
+    def refuse(self: object) -> str:
+        raise kind
+
+    hostile = type("HostileError", (Exception,), {"__str__": refuse, "__repr__": refuse, "__module__": __name__})
+    itself = parse_failure(encode_failure(raised(hostile())))
+    inside = parse_failure(encode_failure(raised(ValueError(hostile()))))
+
+    assert f"(no message: __str__ of HostileError raised {kind.__name__})" == itself.message
+    assert f"(no message: __str__ of ValueError raised {kind.__name__})" == inside.message
+    assert "Traceback" in itself.traceback
+
+
 def test_nul_and_lone_surrogates_are_escaped_in_the_message_and_kept_in_the_exception() -> None:
     error = raised(ValueError("a\0b \ud800"))
     failure = parse_failure(encode_failure(error))
@@ -355,10 +373,11 @@ def test_a_recursion_error_is_recorded() -> None:
     assert isinstance(through(caught.value), RecursionError)
 
 
-@pytest.mark.parametrize("attribute", ["__cause__", "__notes__", "__dict__", "args"])
-def test_an_exception_that_fights_back_is_recorded_all_the_same(attribute: str) -> None:
+@pytest.mark.parametrize("kind", [LookupError, Panic, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("attribute", ["__cause__", "__notes__", "__dict__", "args", "__reduce__"])
+def test_an_exception_that_fights_back_is_recorded_all_the_same(attribute: str, kind: type[BaseException]) -> None:
     def refuse(self: object) -> Any:
-        raise LookupError("leave me alone")
+        raise kind("leave me alone")
 
     hostile = type("HostileError", (Exception,), {attribute: property(refuse)})
     failure = parse_failure(encode_failure(hostile("text")))

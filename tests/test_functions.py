@@ -255,3 +255,28 @@ def test_a_task_can_use_the_app_that_runs_it(tmp_path: Path) -> None:
             return await app.start(has_another_started).result()
 
     assert "from a task" == in_loop(run())
+
+
+def test_on_an_event_loop_of_its_own_a_plain_task_uses_the_default_app_of_that_loop(tmp_path: Path) -> None:
+    used: list[App] = []
+
+    async def start_another() -> str:
+        used.append(current_app())
+        return await satay.start(echoes, "from another loop").result()
+
+    @satay.task(name="functions.has_a_loop")
+    def has_a_loop() -> str:
+        return asyncio.run(start_another())
+
+    @satay.workflow(name="functions.calls_what_has_a_loop")
+    async def calls_what_has_a_loop() -> str:
+        return await has_a_loop()
+
+    async def run() -> str:
+        async with open_app(tmp_path / "block") as app:
+            used.append(app)
+            return await app.start(calls_what_has_a_loop).result()
+
+    assert "from another loop" == in_loop(run())
+    assert used[0] is not used[1]
+    assert used[1].is_closed

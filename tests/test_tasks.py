@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import sqlite3
@@ -37,6 +38,7 @@ from satay.errors import (
 from satay.journal import BLOB_THRESHOLD_BYTES
 from satay.model import EntryType
 from satay.testing import Faults, ManualClock, abandon, open_app, pause, settle
+from satay.threads import DEFAULT_THREADS
 from tests.driving import drive_twice, entries_of, in_loop, types_of
 
 BIG = "x" * (BLOB_THRESHOLD_BYTES + 1)
@@ -355,7 +357,71 @@ def test_a_plain_task_that_runs_over_its_timeout_is_given_up(tmp_path: Path) -> 
         released.set()
 
 
+def test_a_call_that_waits_for_a_thread_spends_nothing_of_its_timeout(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    @satay.task
+    def blocks() -> None:
+        released.wait(20.0)
+
+    @satay.task(timeout=5.0)
+    def is_quick(number: int) -> int:
+        return number
+
+    @satay.workflow
+    async def crowded() -> list[int]:
+        blocked = [asyncio.ensure_future(blocks()) for _ in range(DEFAULT_THREADS)]
+        waiting = [asyncio.ensure_future(is_quick(number)) for number in range(3)]
+        await asyncio.gather(*blocked)
+        return list(await asyncio.gather(*waiting))
+
+    async def run() -> list[int]:
+        clock = ManualClock(patience_seconds=0.01)
+        async with open_app(tmp_path, clock=clock) as app:
+            handle = app.start(crowded)
+            await clock.advance(10.0)
+            released.set()
+            return await handle.result()
+
+    try:
+        assert [0, 1, 2] == in_loop(run())
+    finally:
+        released.set()
+
+
 # --- plain tasks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_a_plain_wrapper_around_a_coroutine_function_is_refused_and_not_tried_again(
+    timeout: float | None, tmp_path: Path
+) -> None:
+    def traced(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def wrapper(*args: Any) -> Any:
+            ran.append("wrapper")
+            return fn(*args)
+
+        return wrapper
+
+    @satay.task(name="tasks.traced", retries=3, timeout=timeout)
+    @traced
+    async def fetch(number: int) -> int:
+        ran.append("function")
+        return number
+
+    @satay.workflow
+    async def calls() -> str:
+        try:
+            return str(await fetch(1))
+        except EncodeError as error:
+            return str(error)
+
+    message = in_loop(result_of(tmp_path, calls))
+
+    assert "task 'tasks.traced' is a plain function and returned a coroutine" in message
+    assert "'async def'" in message
+    assert ["wrapper"] == ran
 
 
 def test_plain_tasks_run_side_by_side_in_threads_of_satay(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from satay.threads import ThreadPool
+from satay.threads import MAX_ABANDONED, ThreadPool
 from tests.driving import HANG_SECONDS, in_loop
 
 where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="nowhere")
@@ -30,7 +31,7 @@ def this_thread() -> threading.Thread:
 
 
 async def in_thread(pool: ThreadPool, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return await pool.run(fn, args, kwargs)
+    return await pool.run(partial(fn, *args, **kwargs), "a task")
 
 
 def test_a_function_is_called_with_its_arguments_and_its_result_returned() -> None:
@@ -137,7 +138,7 @@ def test_a_function_whose_caller_gave_up_before_it_began_is_not_called() -> None
     assert ["after"] == called
 
 
-def test_a_caller_that_gives_up_leaves_the_function_running_and_its_thread_comes_back() -> None:
+def test_a_caller_that_gives_up_leaves_the_function_running_to_its_end() -> None:
     has_begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -156,6 +157,119 @@ def test_a_caller_that_gives_up_leaves_the_function_running_and_its_thread_comes
         return had_ended, await in_thread(pool, ended.wait, HANG_SECONDS)
 
     assert (False, True) == with_pool(test, size=1)
+
+
+async def give_up(pool: ThreadPool, fn: Callable[..., Any], name: str = "a task") -> None:
+    """Call a function, and give it up when it has begun."""
+    has_begun = asyncio.Event()
+    caller = asyncio.ensure_future(pool.run(fn, name, has_begun.set))
+    await has_begun.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+
+
+def test_a_thread_whose_function_was_given_up_is_replaced_and_ends_with_the_function() -> None:
+    go_on = threading.Event()
+    abandoned: list[threading.Thread] = []
+
+    def block() -> None:
+        abandoned.append(this_thread())
+        go_on.wait(HANG_SECONDS)
+
+    async def test(pool: ThreadPool) -> Any:
+        await give_up(pool, block)
+        await give_up(pool, block)
+        return [await in_thread(pool, this_thread) for _ in range(3)]
+
+    try:
+        threads = with_pool(test, size=1)
+        were_alive = [thread.is_alive() for thread in abandoned]
+    finally:
+        go_on.set()
+    for thread in abandoned:
+        thread.join(HANG_SECONDS)
+
+    assert [True, True] == were_alive
+    assert 1 == len(set(threads))
+    assert not set(threads) & set(abandoned)
+    assert not any(thread.is_alive() for thread in abandoned)
+
+
+def test_a_call_that_waits_for_a_thread_gets_one_when_another_is_given_up() -> None:
+    go_on = threading.Event()
+
+    async def test(pool: ThreadPool) -> Any:
+        has_begun = asyncio.Event()
+        blocked = asyncio.ensure_future(pool.run(partial(go_on.wait, HANG_SECONDS), "blocks", has_begun.set))
+        await has_begun.wait()
+        waiting = asyncio.ensure_future(in_thread(pool, lambda: "its turn"))
+        await asyncio.sleep(0)
+        blocked.cancel()
+        return await waiting
+
+    try:
+        assert "its turn" == with_pool(test, size=1)
+    finally:
+        go_on.set()
+
+
+def test_a_function_that_was_given_up_and_runs_on_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+
+    async def test(pool: ThreadPool) -> None:
+        await give_up(pool, partial(go_on.wait, HANG_SECONDS), "shop.charge")
+
+    try:
+        with_pool(test)
+    finally:
+        go_on.set()
+
+    assert ["event='thread.abandoned' task='shop.charge' abandoned=1 is_replaced=True"] == [
+        record.getMessage() for record in caplog.records
+    ]
+
+
+def test_threads_are_replaced_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+
+    async def test(pool: ThreadPool) -> Any:
+        for _ in range(MAX_ABANDONED + 1):
+            await give_up(pool, partial(go_on.wait, HANG_SECONDS))
+        waiting = asyncio.ensure_future(in_thread(pool, lambda: "its turn"))
+        await asyncio.sleep(0)
+        is_waiting = not waiting.done()
+        go_on.set()
+        return is_waiting, await waiting
+
+    try:
+        assert (True, "its turn") == with_pool(test, size=1)
+    finally:
+        go_on.set()
+    assert ["is_replaced=True", "is_replaced=False"] == [
+        record.getMessage().rpartition(" ")[2] for record in caplog.records[-2:]
+    ]
+
+
+def test_the_caller_is_told_when_a_thread_begins_and_not_while_the_call_waits() -> None:
+    go_on = threading.Event()
+    told: list[str] = []
+
+    async def test(pool: ThreadPool) -> list[str]:
+        has_begun = asyncio.Event()
+        first = asyncio.ensure_future(pool.run(partial(go_on.wait, HANG_SECONDS), "first", has_begun.set))
+        second, given_up = (
+            asyncio.ensure_future(pool.run(lambda: None, name, partial(told.append, name)))
+            for name in ("second", "given up")
+        )
+        await has_begun.wait()
+        told_before = list(told)
+        given_up.cancel()
+        go_on.set()
+        await asyncio.wait([first, second, given_up])
+        return told_before
+
+    assert [] == with_pool(test, size=1)
+    assert ["second"] == told
 
 
 def test_idle_threads_end_when_the_pool_is_closed() -> None:
