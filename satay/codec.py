@@ -5,12 +5,14 @@
 - The declared type decides: a `StrEnum` in a `list[str]` reads back as the `str` that was promised. Where the
   declaration leaves room (`Any`, a union, a bare `dict`), types are kept exactly, in the tagged format if need be.
 - What JSON has a form for may be given in that form: a date as text, a model as a dict. But no scalar becomes another
-  one: `"4"` and `True` are no int. Only an int is a float.
+  one: `"4"` and `True` are no int, `b"x"` is no str. Only an int is a float, if there is a float that equals it.
+- Validators and defaults are the user's code: they work on a copy, never on what the caller holds, and draw no chance.
 - Fields are written by name, never by alias, so aliases need not be symmetric.
 - Pickle is read only by a codec that was made for it and told so.
 """
 
 import base64
+import copy as copying
 import functools
 import inspect
 import marshal
@@ -20,15 +22,20 @@ import types
 import typing
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from inspect import Parameter
 from typing import Any, Final
+from uuid import UUID
 
 import cloudpickle  # type: ignore[import-untyped]  # it has no types
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaError, to_json
 
-from satay.errors import CodecError, DecodeError, EncodeError, InvalidValueError, PickleNotAllowedError
+from satay.errors import CodecError, DecodeError, EncodeError, InvalidValueError, PickleNotAllowedError, UsageError
 from satay.model import MISSING
 from satay.tags import (
     MARSHAL_VERSION,
@@ -40,6 +47,7 @@ from satay.tags import (
     encode_tagged,
     find_difference,
     forgotten_call,
+    instance_state,
     json_quote,
     path_step,
     to_plain,
@@ -51,6 +59,7 @@ __all__ = [
     "PickleCodec",
     "ValueCodec",
     "input_codec",
+    "is_encoding",
     "json_quote",
     "pickle_codec",
     "result_codec",
@@ -60,6 +69,16 @@ __all__ = [
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
+
+_Path = tuple[int | str, ...]
+"""The way to a part of a value: names of fields, and positions in lists and mappings."""
+
+_encoding: ContextVar[bool] = ContextVar("satay_encoding", default=False)
+
+
+def is_encoding() -> bool:
+    """Whether the user's validators and defaults are being run to record a value, which a replay does not do."""
+    return _encoding.get()
 
 
 class ValueCodec:
@@ -125,24 +144,43 @@ class _TypedCodec(ValueCodec):
     So do sets, whose order in the JSON form differs from process to process: equal arguments must have equal texts.
     """
 
-    __slots__ = ("_has_sets", "_is_same", "_read", "_validate", "_write")
+    __slots__ = (
+        "_converts_itself",
+        "_has_models",
+        "_has_sets",
+        "_is_same",
+        "_read",
+        "_runs_code",
+        "_validate",
+        "_write",
+    )
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._write = adapter.serializer.to_json
         self._read = adapter.validator.validate_json
         self._validate = adapter.validator.validate_python
         nodes = list(_schema_nodes(adapter.core_schema))
+        kinds = {node["type"] for node in nodes}
         self._is_same = _comparison(nodes)
-        self._has_sets = any(node["type"] in ("set", "frozenset") for node in nodes)
+        self._has_sets = bool(kinds & {"set", "frozenset"})
+        self._has_models = "model" in kinds
+        self._converts_itself = any(kind.startswith("function-") for kind in kinds)
+        self._runs_code = self._converts_itself or bool(kinds & _OBJECTS)
 
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
-        pair = self._encode_declared(value)
-        if pair is None:
-            pair = self._encode_otherwise(value, where)
-        check_size(pair[0], where)
-        return pair
+        if hasattr(type(value), "__next__"):
+            raise _one_shot("$", where)
+        if not self._runs_code:
+            return self._encode(value, where)
+        token = _encoding.set(True)
+        try:
+            return self._encode(value, where)
+        finally:
+            _encoding.reset(token)
 
     def decode(self, text: str, where: str) -> Any:
+        if text.startswith(_PARTIAL_HEAD):
+            return self._decode_partial(text, where)
         if text.startswith(TAG_HEAD):
             return decode_tagged(text, where)
         try:
@@ -152,6 +190,23 @@ class _TypedCodec(ValueCodec):
             message = f"{where} does not fit the type that the code declares now: at {path}, {reason}"
             raise DecodeError(message) from None
 
+    def _decode_partial(self, text: str, where: str) -> Any:
+        data = to_plain(text)
+        try:
+            recorded, fields_set = data["value"], {tuple(path): set(names) for path, names in data["set"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise DecodeError(f"{where} cannot be read: its record of fields that were given is damaged") from error
+        copy = self.decode(_dump_data(recorded), where)
+        _restore_fields_set(copy, fields_set)
+        return copy
+
+    def _encode(self, value: object, where: str) -> tuple[str, Any]:
+        pair = self._encode_declared(value)
+        if pair is None:
+            pair = self._encode_otherwise(value, where)
+        check_size(pair[0], where)
+        return pair
+
     def _encode_declared(self, value: object) -> tuple[str, Any] | None:
         """In the form of the declared type, None if that does not bring back the same value."""
         if self._has_sets:
@@ -159,12 +214,20 @@ class _TypedCodec(ValueCodec):
         try:
             written = self._write(value, by_alias=False, round_trip=True, warnings=False)
             copy = self._read(written, strict=True, by_alias=False, by_name=True)
-            if not self._is_same(value, copy):
+            text = written.decode()
+            if text.startswith(TAG_HEAD):
                 return None
+            if self._has_models and written != self._write(
+                value, by_alias=False, round_trip=True, warnings=False, exclude_unset=True
+            ):
+                fields_set = _find_fields_set(value)
+                _restore_fields_set(copy, fields_set)
+                listed = [[path, sorted(names)] for path, names in fields_set.items()]
+                text = f'{_PARTIAL_HEAD}{dump_plain(listed)},"value":{text}}}'
+            is_same = self._is_same(value, copy)
         except Exception:  # a user's serializer, validator or __eq__, or pydantic: the other form says what is wrong
             return None
-        text = written.decode()
-        return None if text.startswith(TAG_HEAD) else (text, copy)
+        return (text, copy) if is_same else None
 
     def _encode_otherwise(self, value: object, where: str) -> tuple[str, Any]:
         """As the declared type if the value only has to be converted to it, else in the tagged format."""
@@ -184,7 +247,13 @@ class _TypedCodec(ValueCodec):
         What JSON has a form for may come in that form. But no scalar is converted to another one: `"4"` is no int.
         """
         try:
-            fitted = self._validate(value, by_alias=True, by_name=True)
+            one_shot = _find_iterator(value)
+            if one_shot is not None:
+                raise _one_shot(f"${one_shot}", where)
+            own = _detach(value)
+            fitted = self._validate(own, by_alias=True, by_name=True)
+        except EncodeError:
+            raise
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
             if all(detail["type"] in _HARMLESS_ERRORS for detail in details):
@@ -192,10 +261,14 @@ class _TypedCodec(ValueCodec):
             raise _misfit(details, where) from None
         except RecursionError:
             raise EncodeError(f"{where} cannot be recorded: it is nested too deeply, or holds itself") from None
+        except UsageError as error:
+            raise EncodeError(f"{where} cannot be recorded: {error}") from error
         except Exception as error:  # a user's validator
             raise EncodeError(f"{where} does not fit its declared type: {error!r}") from error
         if _may_convert(value, fitted):
             self._refuse_conversion(value, where)
+        if not self._converts_itself:
+            _refuse_loss(value, fitted, where)
         return fitted
 
     def _refuse_conversion(self, value: object, where: str) -> None:
@@ -214,6 +287,141 @@ class _TypedCodec(ValueCodec):
 def _misfit(details: Sequence[ErrorDetails], where: str) -> EncodeError:
     path, reason = _condense(details)
     return EncodeError(f"{where} does not fit its declared type: at {path}, {reason}", path=path)
+
+
+def _one_shot(path: str, where: str) -> EncodeError:
+    reason = "an iterator can be read once only; pass list(...)"
+    return EncodeError(f"{where} cannot be recorded: at {path}, {reason}", path=path)
+
+
+def _find_iterator(value: Any) -> str | None:
+    """The path to an iterator in `value`, None if there is none: writing it may have exhausted it already."""
+    kind = type(value)
+    if kind in _IMMUTABLE_TYPES:
+        return None
+    if hasattr(kind, "__next__"):
+        return ""
+    for step, item in _parts(value):
+        path = _find_iterator(item)
+        if path is not None:
+            return f"{path_step(step)}{path}"
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """What a container or an object holds, each with the key, position or field name that leads there."""
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        yield from enumerate(value)
+    elif isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, BaseModel):
+        yield from value.__dict__.items()
+        yield from (value.__pydantic_extra__ or {}).items()
+    elif is_dataclass(type(value)):
+        yield from instance_state(value).items()
+
+
+def _detach(value: Any) -> Any:
+    """A copy for the user's validators, which may change what they are given."""
+    kind = type(value)
+    if kind in _IMMUTABLE_TYPES:
+        return value
+    if kind is dict:
+        return {_detach(key): _detach(item) for key, item in value.items()}
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(_detach, value))
+    try:
+        return copying.deepcopy(value)
+    except RecursionError:
+        raise
+    except Exception:  # a lock, a file, a coroutine: there is no second one, and what to say of it is not said here
+        return value
+
+
+def _find_fields_set(value: Any) -> dict[_Path, set[str]]:
+    """The fields that were given to each model in `value`, where those are not all, by the way to the model."""
+    return {
+        path: model.__pydantic_fields_set__
+        for path, model in _find_models(value).items()
+        if model.__pydantic_fields_set__ != _field_names(model)
+    }
+
+
+def _restore_fields_set(copy: Any, fields_set: Mapping[_Path, set[str]]) -> None:
+    """Mark as given what `_find_fields_set` found. What the type of `copy` has lost since then is passed over."""
+    models = _find_models(copy)
+    for path, names in fields_set.items():
+        model = models.get(path)
+        if model is not None:
+            object.__setattr__(model, "__pydantic_fields_set__", _field_names(model) & names)
+
+
+def _field_names(model: BaseModel) -> set[str]:
+    return vars(model).keys() | (model.__pydantic_extra__ or {}).keys()
+
+
+def _find_models(value: Any) -> dict[_Path, BaseModel]:
+    """Every model in `value`, itself included, by the way to it. A member of a mapping is told by its position."""
+    models: dict[_Path, BaseModel] = {}
+    _collect_models(value, (), models)
+    return models
+
+
+def _collect_models(value: Any, path: _Path, models: dict[_Path, BaseModel]) -> None:
+    if isinstance(value, BaseModel):
+        models[path] = value
+    are_keys = isinstance(value, Mapping)
+    for position, (step, item) in enumerate(_parts(value)):
+        if type(item) not in _IMMUTABLE_TYPES:
+            _collect_models(item, (*path, position if are_keys else step), models)
+
+
+def _refuse_loss(value: Any, fitted: Any, where: str) -> None:
+    """Raise `EncodeError` for a conversion that JSON has no sign of: between bytes and text, and a rounded int."""
+    loss = _find_loss(value, fitted)
+    if loss is not None:
+        path = f"${loss[0]}"
+        raise EncodeError(f"{where} does not fit its declared type: at {path}, {loss[1]}", path=path)
+
+
+def _find_loss(value: Any, fitted: Any) -> tuple[str, str] | None:
+    """The path to the first such conversion, and the sentence that says what is wrong."""
+    match value, fitted:
+        case int(), float():
+            return ("", "no float equals this int") if value != fitted else None
+        case (bytes() | bytearray(), str()) | (str(), bytes() | bytearray()):
+            return "", f"Input should be a valid {type(fitted).__name__}, not {type(value).__name__}"
+        case _:
+            pass
+    for step, ours, theirs in _pair_parts(value, fitted):
+        loss = _find_loss(ours, theirs)
+        if loss is not None:
+            return f"{path_step(step)}{loss[0]}", loss[1]
+    return None
+
+
+def _pair_parts(value: Any, fitted: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """What `value` holds, each with the step to it and with what has become of it in `fitted`."""
+    match value, fitted:
+        case dict(), dict() if len(value) == len(fitted):
+            for (key, item), (other_key, other) in zip(value.items(), fitted.items(), strict=True):
+                yield key, key, other_key
+                yield key, item, other
+        case dict(), BaseModel():
+            for name, field in type(fitted).model_fields.items():
+                for key in (name, field.alias, field.validation_alias):
+                    if isinstance(key, str) and key in value:
+                        yield key, value[key], vars(fitted)[name]
+        case dict(), _ if is_dataclass(type(fitted)):
+            yield from ((name, value[name], item) for name, item in instance_state(fitted).items() if name in value)
+        case list() | tuple() | deque(), list() | tuple() | deque():
+            yield from ((index, *pair) for index, pair in enumerate(zip(value, fitted, strict=False)))
+        case list() | tuple() | set() | frozenset(), set() | frozenset():
+            for index, item in enumerate(value):
+                if type(item) in (str, bytes, int) and item not in fitted:
+                    yield from ((index, item, other) for other in fitted if type(other) in (str, bytes, float))
+        case _:
+            return
 
 
 def _may_convert(value: Any, fitted: Any) -> bool:
@@ -238,6 +446,12 @@ _HARMLESS_ERRORS: Final = frozenset({"string_unicode"})
 
 _CONVERSION_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
 """What pydantic says of a scalar of another type when it may not convert it."""
+
+_IMMUTABLE_TYPES: Final = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime, Decimal, UUID})
+"""The common types of which no copy needs to be made."""
+
+_PARTIAL_HEAD: Final = f'{TAG_HEAD}"value","set":'
+"""How the text begins of a value of a declared type that holds models which were not given all their fields."""
 
 _UNTYPED: Final = ValueCodec()
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar, cast, overload
 import structlog
 
 from satay.arguments import checked_count, checked_duration, checked_key, key_problem, name_problem, shown
-from satay.codec import value_codec
+from satay.codec import is_encoding, value_codec
 from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
 from satay.definitions import P, R, Task, Workflow, default_name
 from satay.drive import ContinueAsNew
@@ -168,12 +168,21 @@ def now() -> datetime:
 
 
 def random() -> Random:
-    """The run's own source of chance: seeded from the journal, the same on every replay. Forks inherit the seed."""
+    """The run's own source of chance: seeded from the journal, the same on every replay. Forks inherit the seed.
+
+    Raises `UsageError` in a validator or a default that runs because a call's values are recorded: a replay records
+    nothing, so it would draw less.
+    """
+    if is_encoding():
+        raise UsageError(
+            "satay.random() or satay.uuid4() was called while the values of a call were recorded, which a "
+            "replay does not do; draw chance in the body and pass it, instead of in a validator or a default"
+        )
     return require_schedule("satay.random()").random
 
 
 def uuid4() -> uuid.UUID:
-    """A random UUID from the run's own source of chance."""
+    """A random UUID from the run's own source of chance. Raises as `random`."""
     return uuid.UUID(int=random().getrandbits(128), version=4)
 
 

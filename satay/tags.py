@@ -791,6 +791,8 @@ def _tag_zone_of(value: datetime | time) -> Any:
 
 
 def _compare_model(left: BaseModel, right: BaseModel) -> str | None:
+    if left.__pydantic_fields_set__ != right.__pydantic_fields_set__:
+        return ""
     for ours, theirs in (
         (_model_fields(left), _model_fields(right)),
         (left.__pydantic_extra__ or {}, right.__pydantic_extra__ or {}),

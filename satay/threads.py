@@ -57,7 +57,7 @@ class ThreadPool:
         # Under the lock: the calls that have, or wait for, a thread of the pool; its threads; those it gave up.
         self._calls = 0
         self._threads = 0
-        self._abandoned = 0
+        self._abandoned: list[_Work] = []
         self._started = 0
         self._is_closed = False
 
@@ -69,9 +69,10 @@ class ThreadPool:
         context = contextvars.copy_context()
         work = _Work(partial(context.run, call), name, on_begin, asyncio.get_running_loop())
         with self._lock:
-            self._start_thread_if_short(self._calls + 1)
+            replaced = self._start_thread_if_short(self._calls + 1)
             self._calls += 1
             self._queue.put(work)
+        _warn_of_replaced(replaced)
         try:
             result, error = await work.done
         except BaseException:  # the caller is cancelled, or its loop ends
@@ -88,28 +89,32 @@ class ThreadPool:
             for _ in range(self._threads):
                 self._queue.put(None)
 
-    def _start_thread_if_short(self, calls: int) -> None:
-        """See to it that so many calls have a thread each, within the size. Raises where the system has no more."""
-        if self._threads < min(calls, self._size):
-            self._started += 1
-            threading.Thread(target=self._work, name=f"satay-task-{self._started}", daemon=True).start()
-            self._threads += 1
+    def _start_thread_if_short(self, calls: int) -> list[str]:
+        """See to it that so many calls have a thread each, within the size. Raises where the system has no more.
+
+        Answers the names of the calls that keep the threads in whose place one was started.
+        """
+        if self._threads >= min(calls, self._size):
+            return []
+        self._started += 1
+        threading.Thread(target=self._work, name=f"satay-task-{self._started}", daemon=True).start()
+        self._threads += 1
+        is_in_place_of_another = self._threads + len(self._abandoned) > self._size
+        return [work.name for work in self._abandoned] if is_in_place_of_another else []
 
     def _abandon(self, work: _Work) -> None:
         """Give up a call. If a thread is in it, that thread counts no more, and who waits gets another one."""
+        replaced: list[str] = []
         with self._lock:
-            if not work.is_running or self._is_closed:
+            if not work.is_running or self._is_closed or len(self._abandoned) == MAX_ABANDONED:
                 return
-            is_replaced = self._abandoned < MAX_ABANDONED
-            if is_replaced:
-                work.is_abandoned = True
-                self._abandoned += 1
-                self._calls -= 1
-                self._threads -= 1
-                with suppress(RuntimeError):  # The system has no thread left now; the next call asks again.
-                    self._start_thread_if_short(self._calls)
-            abandoned = self._abandoned
-        log().warning("thread.abandoned", task=work.name, abandoned=abandoned, is_replaced=is_replaced)
+            work.is_abandoned = True
+            self._abandoned.append(work)
+            self._calls -= 1
+            self._threads -= 1
+            with suppress(RuntimeError):  # The system has no thread left now; the next call asks again.
+                replaced = self._start_thread_if_short(self._calls)
+        _warn_of_replaced(replaced)
 
     def _work(self) -> None:
         is_abandoned = False
@@ -122,7 +127,7 @@ class ThreadPool:
                 work.is_running = False
                 is_abandoned = work.is_abandoned
                 if is_abandoned:
-                    self._abandoned -= 1
+                    self._abandoned.remove(work)
                 else:
                     self._calls -= 1
             _tell(work, _settle, outcome)
@@ -139,6 +144,11 @@ class ThreadPool:
             return work.call(), None
         except BaseException as error:
             return None, error
+
+
+def _warn_of_replaced(names: list[str]) -> None:
+    if names:
+        log().warning("thread.replaced", abandoned=len(names), limit=MAX_ABANDONED, tasks=sorted(set(names)))
 
 
 def _tell(work: _Work, what: Callable[..., None], *args: Any) -> None:

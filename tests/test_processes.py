@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sqlite3
+import sys
 import textwrap
 import threading
 import time
@@ -383,6 +384,36 @@ def test_a_run_can_be_cancelled_while_its_process_drains(tmp_path: Path) -> None
 
     assert -signal.SIGTERM == ended.status, ended
     assert EntryType.WORKFLOW_CANCELLED == types_of(tmp_path)[-1]
+
+
+POOL: Final = """
+import asyncio, multiprocessing, sys
+import satay
+
+@satay.task
+def spread(number: int) -> list[int]:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, [-number, number])
+
+@satay.workflow
+async def spreading(number: int) -> list[int]:
+    return await spread(number)
+
+async def main():
+    async with satay.run_app(data_dir=sys.argv[1]) as app:
+        for number in range(5):
+            print(await app.start(spreading, number).result(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_task_may_end_the_processes_that_it_forked_by_signal(tmp_path: Path) -> None:
+    with Program(["-c", POOL, tmp_path], is_strict=False) as program:  # Python 3.12 warns of threads at a fork.
+        ended = program.end()
+
+    assert (0, "[4, 4]") == (ended.status, ended.last_line), ended
 
 
 # --- the end of a script ----------------------------------------------------------------------------------------------

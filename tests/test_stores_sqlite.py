@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -274,6 +275,96 @@ async def test_a_damaged_blob_is_named(journal: SqliteJournal, path: Path, text:
 
     with pytest.raises(JournalCorruptError, match=kept.sha256):
         await journal.blobs([kept.sha256])
+
+
+# --- a file that is taken away ----------------------------------------------------------------------------------------
+
+
+def remove_directory(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def move_directory(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved"))
+
+
+def put_file_in_place_of_directory(path: Path) -> None:
+    move_directory(path)
+    path.parent.touch()
+
+
+def replace_file(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+@pytest.fixture
+def moving_path(tmp_path: Path) -> Path:
+    return tmp_path / "place" / "journal.db"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open cannot be taken away")
+@pytest.mark.parametrize("take_away", [Path.unlink, remove_directory, move_directory, put_file_in_place_of_directory])
+async def test_nothing_is_written_to_a_file_that_was_deleted_or_moved(
+    moving_path: Path, take_away: Callable[[Path], None]
+) -> None:
+    journal = await open_sqlite(moving_path)
+    lease = await create(journal)
+    take_away(moving_path)
+
+    said = re.escape(f"the journal {str(moving_path)!r} was deleted or moved")
+    with pytest.raises(JournalUnavailableError, match=said):
+        await journal.append(Append(lease, entries(), T0))
+    with pytest.raises(JournalUnavailableError, match=said):
+        await create(journal, "r2")
+    with pytest.raises(JournalUnavailableError, match=said):
+        await journal.heartbeat(Owner("o", "here", 1, "", T0))
+    await journal.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open cannot be replaced")
+async def test_nothing_is_written_to_a_file_that_was_replaced_by_another(moving_path: Path) -> None:
+    journal = await open_sqlite(moving_path)
+    lease = await create(journal)
+    replace_file(moving_path)
+
+    with pytest.raises(JournalUnavailableError, match="another file has taken the place of the journal"):
+        await journal.append(Append(lease, entries(), T0))
+    await journal.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what is open cannot be moved")
+async def test_a_file_that_is_put_back_is_written_again(moving_path: Path) -> None:
+    journal = await open_sqlite(moving_path)
+    lease = await create(journal)
+    move_directory(moving_path)
+    with pytest.raises(JournalUnavailableError):
+        await journal.append(Append(lease, entries(), T0))
+    moving_path.parent.with_name("moved").rename(moving_path.parent)
+    await journal.append(Append(lease, entries(), T0))
+    await journal.close()
+
+    journal = await open_sqlite(moving_path)
+    found = await seqs(journal)
+    await journal.close()
+
+    assert [1, 2] == found
+
+
+async def test_a_journal_with_a_relative_path_is_the_same_file_from_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    journal = await open_sqlite("journal.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    lease = await create(journal)
+    await journal.append(Append(lease, entries(), T0))
+    found = await seqs(journal)
+    await journal.close()
+
+    assert [1, 2] == found
+    assert [] == listing(tmp_path / "elsewhere")
 
 
 # --- full, locked -----------------------------------------------------------------------------------------------------

@@ -213,23 +213,32 @@ def test_a_call_that_waits_for_a_thread_gets_one_when_another_is_given_up() -> N
         go_on.set()
 
 
-def test_a_function_that_was_given_up_and_runs_on_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_is_replaced_is_told_of_with_the_names_of_what_keeps_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     go_on = threading.Event()
 
-    async def test(pool: ThreadPool) -> None:
-        await give_up(pool, partial(go_on.wait, HANG_SECONDS), "shop.charge")
+    async def test(pool: ThreadPool) -> list[int]:
+        told = []
+        for name in ("shop.charge", "shop.charge", "shop.ask"):
+            await give_up(pool, partial(go_on.wait, HANG_SECONDS), name)
+            told.append(len(caplog.records))
+        await in_thread(pool, this_thread)
+        return told
 
     try:
-        with_pool(test)
+        told = with_pool(test, size=2)
     finally:
         go_on.set()
 
-    assert ["event='thread.abandoned' task='shop.charge' abandoned=1 is_replaced=True"] == [
-        record.getMessage() for record in caplog.records
-    ]
+    assert [0, 0, 1] == told
+    assert [
+        "event='thread.replaced' abandoned=2 limit=256 tasks=['shop.charge']",
+        "event='thread.replaced' abandoned=3 limit=256 tasks=['shop.ask', 'shop.charge']",
+    ] == [record.getMessage() for record in caplog.records]
 
 
-def test_threads_are_replaced_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_are_replaced_up_to_a_limit() -> None:
     go_on = threading.Event()
 
     async def test(pool: ThreadPool) -> Any:
@@ -245,9 +254,6 @@ def test_threads_are_replaced_up_to_a_limit(caplog: pytest.LogCaptureFixture) ->
         assert (True, "its turn") == with_pool(test, size=1)
     finally:
         go_on.set()
-    assert ["is_replaced=True", "is_replaced=False"] == [
-        record.getMessage().rpartition(" ")[2] for record in caplog.records[-2:]
-    ]
 
 
 def test_the_caller_is_told_when_a_thread_begins_and_not_while_the_call_waits() -> None:

@@ -8,6 +8,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
@@ -19,6 +20,7 @@ from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
 from satay.stores.sqlite_connection import ThreadConnection, report
 from satay.stores.sqlite_errors import CAUSES, explain
+from satay.stores.sqlite_file import OpenFile
 from satay.stores.sqlite_groups import GroupCommit, Write
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader, connect_writer, wait_for_lock
 
@@ -46,7 +48,7 @@ async def open_sqlite(
         raise InvalidValueError(f"the path {str(path)!r} has a NUL character, which no file name can have")
     if not 0 <= busy_timeout_seconds <= 86_400:
         raise InvalidValueError(f"busy_timeout_seconds is {busy_timeout_seconds!r}; it can be 0 up to 86400, a day")
-    settings = SqliteSettings(path=Path(path), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds)
+    settings = SqliteSettings(path=_absolute(path), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds)
     journal = SqliteJournal(settings)
     try:
         await journal.open()
@@ -54,6 +56,13 @@ async def open_sqlite(
         await journal.close()
         raise
     return journal
+
+
+def _absolute(path: Path | str) -> Path:
+    """The path as it reads from everywhere: the program may change its working directory."""
+    with suppress(OSError):  # Without a working directory there is no file either, and connecting says so.
+        return Path(path).absolute()
+    return Path(path)
 
 
 class SqliteJournal:
@@ -70,6 +79,7 @@ class SqliteJournal:
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
         self._groups: GroupCommit | None = None
+        self._file: OpenFile | None = None
 
     async def open(self) -> None:
         """Connect, and bring the file up to date."""
@@ -209,14 +219,17 @@ class SqliteJournal:
     def _prepare_writer(self) -> None:
         try:
             self._groups = GroupCommit(self._writer.connected(), self._settings)
+            self._file = OpenFile(self._settings.path)
         except CAUSES as error:
             raise explain(error, self._settings) from error
 
     def _commit(self, group: list[Write]) -> None:
         assert self._groups is not None, "the journal was opened"
+        assert self._file is not None, "the journal was opened"
         try:
+            self._file.check()
             outcomes = self._groups.commit(group)
-        except BaseException as error:  # such as a MemoryError; the callers wait, and the thread cannot raise it
+        except BaseException as error:  # also a MemoryError: the callers wait, and the thread cannot raise it
             outcomes = [error for _ in group]
         report(self._loop, self._finish, group, outcomes)
 
