@@ -144,14 +144,14 @@ class Drive(Schedule):
         "_history_head",
         "_host",
         "_in_flight",
-        "_is_urgent",
-        "_sending_soon",
         "_in_hand",
         "_is_fresh_fork",
         "_is_stepping",
+        "_is_urgent",
         "_landed",
         "_root",
         "_row",
+        "_sending_soon",
         "_turn_callbacks",
         "before",
         "ending",
@@ -365,10 +365,12 @@ class Drive(Schedule):
     @stops_on_error
     def arrive(self, arrival: Arrival) -> None:
         """An outcome is there. It begins a turn of its own, in the order of arrival."""
-        if self._arrivals is None:
-            self._arrivals = deque()
-        self._arrivals.append(arrival)
-        if not self._is_stepping:
+        if self._is_stepping or self._arrivals:
+            if self._arrivals is None:
+                self._arrivals = deque()
+            self._arrivals.append(arrival)
+        elif not self.is_suspended:
+            self._accept(arrival)
             self._pump()
 
     @stops_on_error
@@ -506,14 +508,16 @@ class Drive(Schedule):
                 asyncio.get_running_loop().call_soon(self._continue_pump)
                 return
             turns += 1
-            arrival = self._arrivals.popleft()
-            call = arrival.call
-            if self.is_ended or (call is not None and self.calls.get(call.seq) is not call):
-                if arrival.taken is not None and not self.is_ended:
-                    self.put_back(arrival.taken)
-                    self._host.look_for_messages(self)
-                continue
+            self._accept(self._arrivals.popleft())
+
+    def _accept(self, arrival: Arrival) -> None:
+        """Deliver an outcome, unless the body has ended or given up on the call."""
+        call = arrival.call
+        if self.ending is None and (call is None or self.calls.get(call.seq) is call):
             self._deliver(arrival)
+        elif arrival.taken is not None and self.ending is None:
+            self.put_back(arrival.taken)
+            self._host.look_for_messages(self)
 
     @stops_on_error
     def _continue_pump(self) -> None:
@@ -772,8 +776,7 @@ class Drive(Schedule):
             self._host.stop_child(self, call)
 
     def _ask_to_be_woken(self) -> None:
-        earliest = self.earliest()
-        if earliest is not None:
+        if not self._dues.is_empty and (earliest := self.earliest()) is not None:
             self._host.wake_at(self, earliest)
 
     # --- letting go ---------------------------------------------------------------------------------------------------

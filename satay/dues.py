@@ -12,6 +12,11 @@ class Dues:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no moment at all."""
+        return not self._heap
+
     def add(self, due: int, call: int) -> None:
         """Look at a call again at `due`."""
         heapq.heappush(self._heap, (due, call))

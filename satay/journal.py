@@ -43,9 +43,7 @@ DECISION = "satay.decision"
 
 def chain_digest(previous: bytes, type: str, at: int, payload: str) -> bytes:
     """The digest of an entry: SHA-256 over the one before it and over the bytes that are stored."""
-    link = hashlib.sha256(previous)
-    link.update(f"{type}\n{at}\n{payload}".encode())
-    return link.digest()
+    return hashlib.sha256(previous + f"{type}\n{at}\n{payload}".encode()).digest()
 
 
 class Lease(NamedTuple):

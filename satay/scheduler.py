@@ -141,6 +141,8 @@ class Scheduler:
             appends = [append for drive in self._drives.values() if (append := drive.surrender()) is not None]
             await _ended({*self._attempts, *self._background, *self._taking_over.values()})
             await asyncio.gather(*map(self.journal.append, appends), return_exceptions=True)
+            if self._beat is not None:
+                await _ended({self._beat})  # A beat after this would bring the owner's row back.
             await self.journal.retire(self.owner_id)
 
     def _let_go(self) -> None:
@@ -368,7 +370,10 @@ class Scheduler:
 
     def turn_committed(self, drive: Drive) -> None:
         self.waiters.tell_of_entry(drive.run_id)
-        if drive.is_undecided:
+        if drive.active:
+            self._parked.pop(drive.run_id, None)
+            return
+        if drive.undecided:
             self.waiters.tell(drive.run_id)
             self._tell_ancestors(drive)
         self._park(drive)
