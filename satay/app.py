@@ -432,12 +432,15 @@ class App:
         checked_key(key, f"key of event {name!r}")
         checked_key(event_id, f"event_id of event {name!r}")
         scheduler = await self._ready()
-        receiver = None
-        if run_id is not None:
-            receiver = await self._receiver(await self._id_of(run_id), event_id)
-            if receiver is None:
-                return False
-        return await scheduler.post(receiver, name, key, event_id, text)
+        if run_id is None:
+            return await scheduler.post(None, name, key, event_id, text)
+        receiver = await self._receiver(await self._id_of(run_id), event_id)
+        while receiver is not None:
+            try:
+                return await scheduler.post(receiver, name, key, event_id, text)
+            except RunEndedError:  # It ended between the look and the post; another run may go on in its place.
+                receiver = await self._receiver(receiver, event_id)
+        return False
 
     async def _receiver(self, run_id: str, event_id: str | None) -> str | None:
         """The run that takes the events to a run: itself, or what goes on in its place. None if it took this one."""

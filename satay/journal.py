@@ -291,7 +291,11 @@ class Journal(Protocol):
     def post(
         self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
     ) -> Awaitable[Posted]:
-        """Put a message in the inbox. Raises `RunNotFoundError` for an addressee that does not exist."""
+        """Put a message in the inbox.
+
+        Raises `RunNotFoundError` for an addressee that does not exist, and `RunEndedError` for one that has ended,
+        unless the type begins with `satay.` or the same `event_id` was posted to it before.
+        """
         ...
 
     def messages(self, run_id: str, limit: int = MAX_PAGE) -> Awaitable[list[Message]]:

@@ -19,6 +19,7 @@ from satay.errors import (
     JournalConflictError,
     JournalCorruptError,
     MessageTakenError,
+    RunEndedError,
     RunExistsError,
     RunNotFoundError,
 )
@@ -505,6 +506,20 @@ async def test_the_end_of_a_run_is_told_to_every_run_that_waits_for_it(journal: 
         (message,) = await journal.messages(run_id)
         assert (run_id, CHILD_ENDED, "child", None) == (message.run_id, message.type, message.key, message.event_id)
     assert [] == await journal.messages("stranger")
+
+
+async def test_a_run_that_has_ended_takes_no_more_events(journal: Journal) -> None:
+    lease = await create(journal)
+    await journal.post("r1", "approval", None, "m1", "1", T0)
+    await end(journal, lease)
+
+    with pytest.raises(RunEndedError, match="'r1' has ended"):
+        await journal.post("r1", "approval", None, "m2", "2", T0)
+    again = await journal.post("r1", "approval", None, "m1", "1", T0)
+    request = await journal.post("r1", CANCEL_REQUESTED, None, None, "null", T0)
+
+    assert again.id is None
+    assert request.id is not None
 
 
 async def test_the_end_of_a_run_asks_its_live_children_to_cancel(journal: Journal) -> None:
@@ -1125,7 +1140,8 @@ async def test_only_the_prefix_of_satay_needs_no_wait(journal: Journal) -> None:
 async def test_a_run_that_ended_receives_nothing(journal: Journal) -> None:
     await end(journal, await create_waiting(journal, "r1", Wait(2, "approval", None)), 3)
 
-    assert (await post(journal, "r1")).receiver is None
+    with pytest.raises(RunEndedError):
+        await post(journal, "r1")
     assert (await post(journal, "r1", CANCEL_REQUESTED)).receiver is None
     assert (await post(journal, None)).receiver is None
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from satay.errors import JournalConflictError, MessageTakenError, RunExistsError, RunNotFoundError
+from satay.errors import JournalConflictError, MessageTakenError, RunEndedError, RunExistsError, RunNotFoundError
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
@@ -200,15 +200,26 @@ def retire(cursor: sqlite3.Cursor, owner_id: str) -> None:
 
 def post(cursor: sqlite3.Cursor, message: NewMessage) -> Posted:
     run = NOBODY if message.run_id is None else _find_run(cursor, message.run_id)
+    is_for_body = message.run_id is not None and not str(message.type).startswith("satay.")
     cursor.execute(
-        "INSERT INTO inbox (run, type, key, event_id, payload, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (run, *message[1:]),
+        "INSERT INTO inbox (run, type, key, event_id, payload, at) SELECT ?, ?, ?, ?, ?, ? "
+        f"WHERE NOT ? OR EXISTS (SELECT 1 FROM runs WHERE key = ? AND status IN {LIVE}) ON CONFLICT DO NOTHING",
+        (run, *message[1:], is_for_body, run),
     )
     if cursor.rowcount == 0:
+        if is_for_body and not _was_posted(cursor, run, message.event_id):
+            raise RunEndedError(
+                f"run {message.run_id!r} has ended and takes no more events", run_id=str(message.run_id)
+            )
         return Posted(None, _receiver_of_earlier(cursor, run, message.event_id))
     id = cursor.lastrowid
     assert id is not None
     return Posted(id, reads.receiver(cursor.connection, Pending(id, run, message.type, message.key)))
+
+
+def _was_posted(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> bool:
+    row = cursor.execute("SELECT 1 FROM inbox WHERE run = ? AND event_id = ?", (run, event_id)).fetchone()
+    return row is not None
 
 
 def pack(blob: Blob) -> PackedBlob:
