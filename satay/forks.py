@@ -169,12 +169,14 @@ def plan_new_fork(
     in_flight = open_calls(prefix)
     receipt_text = _receipt(source, origin, prefix, in_flight, definition, request, run_id).to_json()
     receipt = ForkReceipt.from_json(receipt_text)  # A copy: the caller may change what it gave as the intervention.
+    now = clock.now()
     new_origin = origin._replace(
+        # Where nothing but the creation is inherited, no time of the source's has passed.
+        started_at=now if len(prefix) == 1 else origin.started_at,
         input_text=origin.input_text if request.input_text is None else request.input_text,
         parent_id=None,
         intervention=receipt.intervention,
     )
-    now = clock.now()
     first, blobs = workflow_created(definition, new_origin, now)
     recorder = Recorder(Lease(run_id, 0, 0), clock, prefix[-1])
     recorder.record(

@@ -2397,3 +2397,21 @@ async def test_a_comparison_shows_an_inherited_child_as_replayed_and_a_fresh_one
 
     assert [CallStatus.REPLAYED, CallStatus.SAME] == statuses[0]
     assert [CallStatus.SAME, CallStatus.SAME] == statuses[1]
+
+
+@satay.workflow(name="forks.measures")
+async def measures() -> float:
+    began = satay.now()
+    await satay.sleep(60.0)
+    return (satay.now() - began).total_seconds()
+
+
+async def test_a_fork_that_inherits_only_the_creation_begins_at_its_own_time(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await app.start(measures, run_id="src").result()
+        fork = await app.fork("src", fork_point_seq=1, run_id="fork")
+        elapsed = [await fork.result()]
+        again = await app.fork("fork", fork_point_seq=1)
+        elapsed.append(await again.result())
+
+    assert [60.0, 60.0] == elapsed
