@@ -26,8 +26,6 @@ from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
 
 P = ParamSpec("P")
 R = TypeVar("R")
-InputT = TypeVar("InputT")
-InputT_contra = TypeVar("InputT_contra", contravariant=True)
 
 _LOCALS = re.compile(r"\.<locals>")
 _CODE_VERSION_LENGTH = 12
@@ -133,7 +131,7 @@ class Workflow(Generic[P, R]):
     def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], name: str) -> None:
         self.fn = fn
         self.name = name
-        self.input_parameter = _input_parameter(fn, name)
+        _check_signature(fn, name)
         functools.update_wrapper(self, fn)
 
     @functools.cached_property
@@ -356,7 +354,7 @@ def _refuse_method(fn: Callable[..., Any], kind: str) -> None:
         )
 
 
-def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:
+def _check_signature(fn: Callable[..., Any], name: str) -> None:
     parameters = list(inspect.signature(fn).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -369,7 +367,6 @@ def _input_parameter(fn: Callable[..., Any], name: str) -> str | None:
             f"workflow {name!r} requires {', '.join(repr(p.name) for p in required)}; a workflow takes one input, so "
             "gather them in one record and give every other parameter a default"
         )
-    return positional[0].name if positional else None
 
 
 def _parse_backoff(backoff: Backoff | float | None, task_name: str) -> Backoff:

@@ -16,7 +16,9 @@ _OPAQUE = value_codec(Any)
 
 
 class Origin(NamedTuple):
-    """What does not change in the life of a run, nor from a run to its forks but for the input and the intervention.
+    """What does not change in the life of a run.
+
+    Forks inherit it, but for the input, the intervention and, where they inherit nothing but the creation, the start.
 
     `root_run_id` is the run at the beginning of the lineage of forks; idempotency keys are derived from it.
     `started_at` is where the body's time begins, in microseconds since the epoch.
