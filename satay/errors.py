@@ -131,6 +131,14 @@ class ForkValidationError(RunError, ValueError):
     """A fork was asked for that cannot be made as asked; nothing was written."""
 
 
+class StalePrefixError(ForkValidationError):
+    """A fork with `on_stale="error"` would inherit calls whose arguments would differ now; `calls` names them."""
+
+    def __init__(self, message: str, *, run_id: str, calls: Sequence[str]) -> None:
+        super().__init__(message, run_id=run_id)
+        self.calls = tuple(calls)
+
+
 class NondeterminismError(RunError):
     """The code asked for another schedule than the one the journal recorded; nothing was executed or recorded.
 
@@ -210,6 +218,25 @@ class TaskFailedError(SatayError):
 
 class TaskTimeoutError(TaskFailedError, TimeoutError):
     """An attempt of a task ran longer than the `timeout` of the task."""
+
+
+class TaskBlockedError(SatayError):
+    """A tool policy refused a call in a fork; nothing was executed.
+
+    `task` is the name of the task, `policy` what applied, `reason` why, `cut` where the fork `fork_id` was cut, and
+    `receipt_id` the receipt that holds the policies.
+    """
+
+    def __init__(
+        self, message: str, *, task: str, policy: str, reason: str, cut: str, fork_id: str, receipt_id: str
+    ) -> None:
+        super().__init__(message)
+        self.task = task
+        self.policy = policy
+        self.reason = reason
+        self.cut = cut
+        self.fork_id = fork_id
+        self.receipt_id = receipt_id
 
 
 class TaskCrashedError(TaskFailedError):

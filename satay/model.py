@@ -46,6 +46,7 @@ class EntryType(StrEnum):
     TASK_ATTEMPT_FAILED = "TaskAttemptFailed"
     TASK_COMPLETED = "TaskCompleted"
     TASK_FAILED = "TaskFailed"
+    TASK_BLOCKED = "TaskBlocked"
     TIMER_CREATED = "TimerCreated"
     TIMER_FIRED = "TimerFired"
     EVENT_WAIT_STARTED = "EventWaitStarted"
@@ -57,6 +58,13 @@ class EntryType(StrEnum):
     CALL_CANCELLED = "CallCancelled"
     DECISION_REQUESTED = "DecisionRequested"
     DECISION_MADE = "DecisionMade"
+    OUTCOME_KEPT = "OutcomeKept"
+    OUTCOME_OVERRIDDEN = "OutcomeOverridden"
+    CALL_REISSUED = "CallReissued"
+    EXPERIMENT_CREATED = "ExperimentCreated"
+    MEMBER_ADDED = "MemberAdded"
+    OUTCOME_RECORDED = "OutcomeRecorded"
+    RUN_PROMOTED = "RunPromoted"
 
 
 VALUE_FIELD: Final[dict[str, str]] = {
@@ -68,17 +76,25 @@ VALUE_FIELD: Final[dict[str, str]] = {
     EntryType.TASK_ATTEMPT_FAILED: "error",
     EntryType.TASK_COMPLETED: "result",
     EntryType.TASK_FAILED: "error",
+    EntryType.TASK_BLOCKED: "refusal",
     EntryType.EXTERNAL_EVENT_RECEIVED: "payload",
     EntryType.CHILD_WORKFLOW_SCHEDULED: "input",
     EntryType.CHILD_WORKFLOW_COMPLETED: "result",
     EntryType.CHILD_WORKFLOW_FAILED: "error",
     EntryType.DECISION_MADE: "value",
+    EntryType.OUTCOME_KEPT: "value",
+    EntryType.OUTCOME_OVERRIDDEN: "value",
+    EntryType.CALL_REISSUED: "input",
 }
 """The last member of a payload, by entry type: the one that holds a user's value."""
 
 TERMINAL_ENTRIES: Final = frozenset(
     {EntryType.WORKFLOW_COMPLETED, EntryType.WORKFLOW_FAILED, EntryType.WORKFLOW_CANCELLED}
 )
+
+
+FORK_ENTRIES: Final = frozenset({EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN})
+"""The entries that making a fork writes after what the fork inherits."""
 
 
 class Entry(NamedTuple):

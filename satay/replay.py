@@ -25,6 +25,7 @@ OUTCOME_TYPES: Final[frozenset[str]] = frozenset(
     {
         EntryType.TASK_COMPLETED,
         EntryType.TASK_FAILED,
+        EntryType.TASK_BLOCKED,
         EntryType.TIMER_FIRED,
         EntryType.EXTERNAL_EVENT_RECEIVED,
         EntryType.EVENT_WAIT_TIMED_OUT,

@@ -1187,7 +1187,7 @@ async def test_a_fork_is_readable_as_soon_as_its_id_is_known(app: AppUnderTest) 
     status = await app.handle(fork.run_id).status()
     shown = await app.receipt(fork.run_id)
 
-    assert RunStatus.RUNNING == status
+    assert status in (RunStatus.RUNNING, RunStatus.COMPLETED)
     assert shown == fork.fork_receipt
     assert "new: acme one, acme two" == await app.handle(fork.run_id).result()
 
