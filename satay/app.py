@@ -3,19 +3,16 @@
 import asyncio
 import hashlib
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, overload
-from urllib.parse import unquote, urlsplit
 
-from satay.arguments import checked_count, checked_key, checked_run_id, shown
-from satay.clock import Chance, Clock, to_datetime
+from satay.archive import Archive
+from satay.arguments import checked_key, checked_run_id, shown
+from satay.clock import Chance, Clock
 from satay.codec import ValueCodec, value_codec
-from satay.comparison import compare_runs
 from satay.definitions import P, Task, Workflow, find_workflow, tasks, workflows
 from satay.drive import Drive
 from satay.errors import (
@@ -27,45 +24,30 @@ from satay.errors import (
     RunEndedError,
     RunExistsError,
     UsageError,
-    WorkflowCancelledError,
 )
-from satay.failures import rebuilt_workflow_failure
 from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork, resolve_cut
-from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary, wait_created
-from satay.histories import RunHistory
-from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal, RunQuery
-from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord, RunStatus
-from satay.origin import origin_of, own_fork
+from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
+from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal
+from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord
+from satay.origin import origin_of
 from satay.primitives import event_name
-from satay.replay import blob_reference, facts, needed_blobs, referenced_blobs, value_text
-from satay.reports import Comparison
+from satay.readers import Reader, checked_run
+from satay.replay import blob_reference, facts, needed_blobs, value_text
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
-from satay.stores.sqlite import open_sqlite
+from satay.stores.locations import open_journal
 
 R = TypeVar("R")
 
-MAX_LISTED_RUNS: Final = 1000
-"""The most runs that one `runs()` returns."""
-
-EVENTS_PER_PAGE: Final = 500
-"""How many entries `events()` reads at a time."""
-
-DATABASE_FILE: Final = "satay.db"
-"""The journal's file name in a data directory."""
-
 _OPAQUE: Final = value_codec(Any)
-
-_PASSWORD_OPTION: Final = re.compile(r"([?&]password=)[^&]*")
-
 
 app_of_block: ContextVar["App | None"] = ContextVar("satay_app_of_block", default=None)
 """The app in whose `async with` block, or in whose task, the code runs."""
 
 
-class App:
-    """An open journal and the scheduler that drives runs in it. Made by `run_app`."""
+class App(Reader):
+    """An open journal and the scheduler that drives runs in it: a reader that can also do. Made by `run_app`."""
 
     def __init__(
         self,
@@ -184,6 +166,17 @@ class App:
         self._starting.discard(task)
         if not task.cancelled():
             task.exception()  # Whoever awaits the handle sees it; nobody has to.
+
+    async def _archive(self) -> Archive:
+        return (await self._ready()).archive
+
+    def _next_entry(self, run_id: str) -> "asyncio.Future[None]":
+        assert self._scheduler is not None, "the archive was opened"
+        return self._scheduler.waiters.next_entry(run_id)
+
+    @property
+    def _poll_seconds(self) -> float:
+        return self._scheduling.poll_seconds
 
     async def _id_of(self, run: RunOrId) -> str:
         """The id of a run that a caller names. A run that this app was asked to start is there when this returns."""
@@ -478,20 +471,6 @@ class App:
         if workflows.get(record.workflow) is not None:
             await scheduler.take_over(record.run_id)
 
-    async def _last_of(self, run_id: str) -> RunRecord:
-        """The run itself, or the one that goes on in its place."""
-        archive = (await self._ready()).archive
-        while (record := await archive.record(run_id)).status == RunStatus.COMPLETED:
-            continued_as = (await archive.ending(run_id)).continued_as
-            if continued_as is None:
-                break
-            run_id = continued_as
-        return record
-
-    async def status(self, run: RunOrId) -> RunStatus:
-        """What a run, or the run that goes on in its place, is doing."""
-        return (await self._last_of(await self._id_of(run))).status
-
     async def decide(
         self,
         run_id: RunOrId,
@@ -538,93 +517,10 @@ class App:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    async def runs(
-        self,
-        *,
-        status: RunStatus | str | None = None,
-        workflow: str | Workflow[..., Any] | None = None,
-        forked_from: RunOrId | None = None,
-        limit: int = 100,
-        before: RunOrId | None = None,
-    ) -> list[RunSummary]:
-        """Runs that match, newest first, at most `limit`; with `before`, those created before that run."""
-        checked_count(limit, "limit of runs()", 1, MAX_LISTED_RUNS)
-        try:
-            wanted = None if status is None else RunStatus(status)
-        except ValueError:
-            choices = ", ".join(repr(choice.value) for choice in RunStatus)
-            raise InvalidValueError(f"runs(status={status!r}): it must be one of {choices}") from None
-        name = workflow.name if isinstance(workflow, Workflow) else workflow
-        scheduler = await self._ready()
-        source_id = None if forked_from is None else await self._id_of(forked_from)
-        before_id = None if before is None else await self._id_of(before)
-        if before_id is not None:
-            await self._record(before_id)
-        query = RunQuery(status=wanted, workflow=name, forked_from=source_id, before=before_id, limit=limit)
-        return [_summary(record) for record in await scheduler.journal.runs(query)]
-
-    async def run(self, run_id: RunOrId) -> RunSummary:
-        """One run. Raises `RunNotFoundError`."""
-        await self._ready()
-        return _summary(await self._record(await self._id_of(run_id)))
-
     def handle(self, run_id: RunOrId) -> RunHandle[Any]:
         """A handle on a run that is there, without driving it."""
         creation = self._begin(self._id_of(run_id)) if isinstance(run_id, RunHandle) else None
         return RunHandle(self, checked_run(run_id), None, creation, drives=False)
-
-    async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
-        """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
-        await self._ready()
-        return await self._receipt(await self._id_of(run_id))
-
-    async def _receipt(self, run_id: str) -> ForkReceipt | None:
-        record = await self._record(run_id)
-        if record.fork_seq is None:
-            return None
-        entries = await (await self._ready()).journal.read(run_id, after=record.fork_seq, limit=1)
-        own = own_fork(run_id, entries)
-        if own is None:
-            return None
-        blobs = await (await self._ready()).journal.blobs(referenced_blobs([own]))
-        return ForkReceipt.from_json(value_text(own) or blobs[blob_reference(own) or ""])
-
-    async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
-        scheduler = await self._ready()
-        run_id = await self._id_of(run_id)
-        await self._record(run_id)
-        has_ended = False
-        while True:
-            news = scheduler.waiters.next_entry(run_id)
-            page = await scheduler.journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
-            for entry in page:
-                yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), facts(entry))
-                after = entry.seq
-            if page and page[-1].type in TERMINAL_ENTRIES:
-                return
-            if page:
-                continue
-            if has_ended:
-                return
-            # It may have ended after the page was read: then its last entries are still to come.
-            has_ended = (await self._record(run_id)).status.is_terminal
-            if not has_ended:
-                await asyncio.wait((news,), timeout=self._scheduling.poll_seconds)
-
-    async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
-        """Compare two runs call by call. Printing the result shows a table."""
-        return compare_runs(await self._history(one), await self._history(other))
-
-    async def _history(self, run: RunOrId) -> RunHistory:
-        scheduler = await self._ready()
-        run_id = await self._id_of(run)
-        record = await self._record(run_id)
-        entries = await scheduler.archive.entries(run_id)
-        return RunHistory(record, entries, await scheduler.archive.values(run_id, entries, referenced_blobs(entries)))
-
-    async def _record(self, run_id: str) -> RunRecord:
-        return await (await self._ready()).archive.record(run_id)
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
         """Wait for a run to end and return its result. With `drive`, drive the run if nobody does."""
@@ -635,23 +531,7 @@ class App:
             if ending.continued_as is None:
                 break
             run_id = ending.continued_as
-        if ending.status == RunStatus.CANCELLED:
-            raise WorkflowCancelledError(f"run {run_id!r} was cancelled", run_id=run_id)
-        if ending.status == RunStatus.FAILED:
-            raise rebuilt_workflow_failure(ending.text or "{}", run_id)
-        if codec is None:
-            known = workflows.get((await self._record(run_id)).workflow)
-            codec = _OPAQUE if known is None else known.result_codec
-        return codec.decode(ending.text or "null", f"the result of run {run_id!r}")
-
-
-def checked_run(run: RunOrId) -> str:
-    """The id of a run as far as it is known now. Raises `UsageError` for what names no run."""
-    if isinstance(run, RunHandle):
-        return run.run_id
-    if not isinstance(run, str):
-        raise UsageError(f"{shown(run)} names no run; give the id of a run, or the handle that satay.start() returned")
-    return run
+        return await self._value_of(run_id, ending, codec)
 
 
 def _task_name(task: str | Task[..., Any] | None) -> str | None:
@@ -659,33 +539,6 @@ def _task_name(task: str | Task[..., Any] | None) -> str | None:
     if name is not None and not isinstance(name, str):
         raise UsageError(f"before_task={shown(task)} names no task; give a @satay.task, or its name")
     return name
-
-
-async def open_journal(settings: Settings) -> Journal:
-    """Open the journal that settings name."""
-    url = settings.database_url
-    if url is None:
-        return await open_sqlite(settings.data_dir / DATABASE_FILE, synchronous=settings.synchronous)
-    parts = urlsplit(url)
-    if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
-        is_postgresql = parts.scheme.partition("+")[0] in ("postgres", "postgresql")
-        raise InvalidValueError(
-            f"database URL {_without_password(url)!r} cannot be opened; "
-            + ("PostgreSQL is not supported yet: " if is_postgresql else "")
-            + "it has the form sqlite:///relative/path or sqlite:////absolute/path"
-        )
-    return await open_sqlite(Path(unquote(parts.path[1:])), synchronous=settings.synchronous)
-
-
-def _without_password(url: str) -> str:
-    """A URL as it may be shown; of one that has no form of a URL, nothing is told."""
-    if "://" not in url:
-        return "***" if "@" in url else url
-    user, at, place = url.rpartition("@")
-    name, colon, _ = user.partition("://")[2].partition(":")
-    if at and colon:
-        user = f"{user.partition('://')[0]}://{name}:***"
-    return _PASSWORD_OPTION.sub(r"\1***", f"{user}{at}{place}")
 
 
 def encode_input(workflow: Workflow[..., Any], input: Any) -> str:
@@ -713,18 +566,3 @@ def _sorted(text: str) -> str:
         return json.dumps(json.loads(text), sort_keys=True)
     except ValueError:
         return text
-
-
-def _summary(record: RunRecord) -> RunSummary:
-    return RunSummary(
-        run_id=record.run_id,
-        workflow=record.workflow,
-        status=record.status,
-        created_at=to_datetime(record.created_at),
-        updated_at=to_datetime(record.updated_at),
-        wake_at=None if record.wake_at is None else to_datetime(record.wake_at),
-        parent_id=record.parent_id,
-        forked_from=record.forked_from,
-        fork_seq=record.fork_seq,
-        code_version=record.code_version,
-    )

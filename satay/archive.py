@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from satay.errors import JournalCorruptError, RunNotFoundError
-from satay.journal import MAX_PAGE, Journal
+from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import Entry, EntryType, RunRecord, RunStatus
 from satay.replay import blob_reference, facts, value_text
 
@@ -26,12 +26,12 @@ class Ending(NamedTuple):
 class Archive:
     """Reads runs of one journal."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: ReadableJournal) -> None:
+        self.journal = journal
 
     async def record(self, run_id: str) -> RunRecord:
         """The row of a run. Raises `RunNotFoundError`."""
-        record = await self._journal.record(run_id)
+        record = await self.journal.record(run_id)
         if record is None:
             raise RunNotFoundError(
                 f"there is no run {run_id!r} in this journal; app.runs() lists the runs that there are", run_id=run_id
@@ -42,7 +42,7 @@ class Archive:
         """The whole journal of a run."""
         entries: list[Entry] = []
         while True:
-            page = await self._journal.read(run_id, after=len(entries), limit=MAX_PAGE)
+            page = await self.journal.read(run_id, after=len(entries), limit=MAX_PAGE)
             entries += page
             if len(page) < MAX_PAGE:
                 return entries
@@ -50,7 +50,7 @@ class Archive:
     async def values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
         """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
         try:
-            return await self._journal.blobs(digests)
+            return await self.journal.blobs(digests)
         except JournalCorruptError as error:
             referring = (
                 entry for entry in entries if (digest := blob_reference(entry)) is not None and digest in str(error)
@@ -61,7 +61,7 @@ class Archive:
 
     async def ending(self, run_id: str) -> Ending:
         """How a run that has ended did. The last entry alone says so: a row that was read before it may be older."""
-        last = await self._journal.last(run_id)
+        last = await self.journal.last(run_id)
         status = None if last is None else _ENDINGS.get(last.type)
         if last is None or status is None:
             raise JournalCorruptError(f"run {run_id!r} is said to have ended, but its journal does not end so")

@@ -84,6 +84,10 @@ class JournalUnavailableError(JournalError):
     """The database cannot be opened or written: no such directory, read-only, disk full, not a database."""
 
 
+class JournalNotFoundError(JournalUnavailableError):
+    """There is no journal where one was to be read."""
+
+
 class JournalCorruptError(JournalError):
     """The database or an entry in it is damaged."""
 

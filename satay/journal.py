@@ -205,48 +205,8 @@ class RunQuery(NamedTuple):
     limit: int = 100
 
 
-class Journal(Protocol):
-    """A store of runs. Its methods may be called from one event loop; many journals may share one database."""
-
-    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> Awaitable[Lease]:
-        """Create a run. Raises `RunExistsError` naming the run that has the id or the `start_key`."""
-        ...
-
-    def fork(self, fork: NewFork) -> Awaitable[Lease]:
-        """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
-        ...
-
-    def append(self, append: Append) -> Commit:
-        """Extend a run by one turn. It is queued when called, in call order; awaiting waits for the disk.
-
-        Raises `JournalConflictError` if the lease's epoch is not the run's, if an entry's seq is taken or leaves a gap,
-        or if the run has ended; `MessageTakenError` if a message in `taken` is gone. Then nothing of it is written,
-        and later appends with the same lease fail too where their seq does not follow.
-        """
-        ...
-
-    def claim(self, run_id: str, owner: str, now: int) -> Awaitable[Claim | None]:
-        """Take a run over: epoch + 1, status `running`, `wake_at` empty.
-
-        Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
-        no row or one that expired before `now`. None if the run has ended, is unknown, or is held.
-        """
-        ...
-
-    def release(self, lease: Lease, before: RunRecord | None = None) -> Awaitable[None]:
-        """Give a run back: no owner, and status and `wake_at` as in `before`, if that is given.
-
-        A lease that is not the run's any more is ignored.
-        """
-        ...
-
-    def heartbeat(self, owner: Owner) -> Awaitable[None]:
-        """Write the owner's row."""
-        ...
-
-    def retire(self, owner_id: str) -> Awaitable[None]:
-        """Remove an owner: its row goes, its runs have no owner."""
-        ...
+class ReadableJournal(Protocol):
+    """What can be asked of a store of runs. Its methods may be called from one event loop."""
 
     def owners(self) -> Awaitable[list[Owner]]:
         """Every owner with a row."""
@@ -288,16 +248,6 @@ class Journal(Protocol):
         """Runs with status `running` that have no owner, or one without a row, or one that expired before `now`."""
         ...
 
-    def post(
-        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
-    ) -> Awaitable[Posted]:
-        """Put a message in the inbox.
-
-        Raises `RunNotFoundError` for an addressee that does not exist, and `RunEndedError` for one that has ended,
-        unless the type begins with `satay.` or the same `event_id` was posted to it before.
-        """
-        ...
-
     def messages(self, run_id: str, limit: int = MAX_PAGE) -> Awaitable[list[Message]]:
         """Messages that this run can take now, in the order they were posted.
 
@@ -316,4 +266,58 @@ class Journal(Protocol):
 
     def close(self) -> Awaitable[None]:
         """Write what was queued, then end. Further calls raise `JournalClosedError`. Closing twice is allowed."""
+        ...
+
+
+class Journal(ReadableJournal, Protocol):
+    """A store of runs, which can be asked and extended. Many journals may share one database."""
+
+    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> Awaitable[Lease]:
+        """Create a run. Raises `RunExistsError` naming the run that has the id or the `start_key`."""
+        ...
+
+    def fork(self, fork: NewFork) -> Awaitable[Lease]:
+        """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
+        ...
+
+    def append(self, append: Append) -> Commit:
+        """Extend a run by one turn. It is queued when called, in call order; awaiting waits for the disk.
+
+        Raises `JournalConflictError` if the lease's epoch is not the run's, if an entry's seq is taken or leaves a gap,
+        or if the run has ended; `MessageTakenError` if a message in `taken` is gone. Then nothing of it is written,
+        and later appends with the same lease fail too where their seq does not follow.
+        """
+        ...
+
+    def claim(self, run_id: str, owner: str, now: int) -> Awaitable[Claim | None]:
+        """Take a run over: epoch + 1, status `running`, `wake_at` empty.
+
+        Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
+        no row or one that expired before `now`. None if the run has ended, is unknown, or is held.
+        """
+        ...
+
+    def release(self, lease: Lease, before: RunRecord | None = None) -> Awaitable[None]:
+        """Give a run back: no owner, and status and `wake_at` as in `before`, if that is given.
+
+        A lease that is not the run's any more is ignored.
+        """
+        ...
+
+    def heartbeat(self, owner: Owner) -> Awaitable[None]:
+        """Write the owner's row."""
+        ...
+
+    def retire(self, owner_id: str) -> Awaitable[None]:
+        """Remove an owner: its row goes, its runs have no owner."""
+        ...
+
+    def post(
+        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
+    ) -> Awaitable[Posted]:
+        """Put a message in the inbox.
+
+        Raises `RunNotFoundError` for an addressee that does not exist, and `RunEndedError` for one that has ended,
+        unless the type begins with `satay.` or the same `event_id` was posted to it before.
+        """
         ...

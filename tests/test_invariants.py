@@ -24,13 +24,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import satay
-from satay.app import DATABASE_FILE
 from satay.clock import to_datetime
 from satay.errors import ForkValidationError
 from satay.journal import MAX_PAGE, RunQuery, chain_digest
 from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord
 from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call
 from satay.stores import sqlite_reads as reads
+from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 from tests.corpus import NEVER_SECONDS, RUN_ID, SHAPES, Shape, began, begin, no_script, outcome_of, run_until_crash

@@ -22,7 +22,13 @@ from satay.stores.sqlite_connection import ThreadConnection, report
 from satay.stores.sqlite_errors import CAUSES, explain
 from satay.stores.sqlite_file import OpenFile
 from satay.stores.sqlite_groups import GroupCommit, Write
-from satay.stores.sqlite_schema import SqliteSettings, connect_reader, connect_writer, wait_for_lock
+from satay.stores.sqlite_schema import (
+    SqliteSettings,
+    connect_reader,
+    connect_to_existing,
+    connect_writer,
+    wait_for_lock,
+)
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -40,6 +46,33 @@ async def open_sqlite(
     Raises `JournalUnavailableError` if that is not possible, `JournalVersionError` if a newer satay wrote the file,
     `JournalCorruptError` if it is damaged, `JournalBusyError` if it stays locked.
     """
+    journal = SqliteJournal(_checked_settings(path, synchronous, busy_timeout_seconds))
+    try:
+        await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
+    return journal
+
+
+async def open_sqlite_for_reading(path: Path | str, *, busy_timeout_seconds: float = 30.0) -> "ReadableSqlite":
+    """Open the journal in a file that is there, for reading only; other processes may write to it meanwhile.
+
+    Raises `JournalNotFoundError` where there is none, and what `open_sqlite` raises; also for a file whose tables are
+    of an older version, which only a writer brings up to date.
+    """
+    journal = ReadableSqlite(_checked_settings(path, "FULL", busy_timeout_seconds), connect_to_existing)
+    try:
+        await journal.open()
+    except BaseException:
+        await journal.close()
+        raise
+    return journal
+
+
+def _checked_settings(
+    path: Path | str, synchronous: Literal["FULL", "NORMAL"], busy_timeout_seconds: float
+) -> SqliteSettings:
     if str(path) == ":memory:":
         raise InvalidValueError("a journal is a file, and ':memory:' names none; give a path in a temporary directory")
     if synchronous not in ("FULL", "NORMAL"):
@@ -48,14 +81,7 @@ async def open_sqlite(
         raise InvalidValueError(f"the path {str(path)!r} has a NUL character, which no file name can have")
     if not 0 <= busy_timeout_seconds <= 86_400:
         raise InvalidValueError(f"busy_timeout_seconds is {busy_timeout_seconds!r}; it can be 0 up to 86400, a day")
-    settings = SqliteSettings(path=_absolute(path), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds)
-    journal = SqliteJournal(settings)
-    try:
-        await journal.open()
-    except BaseException:
-        await journal.close()
-        raise
-    return journal
+    return SqliteSettings(path=_absolute(path), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds)
 
 
 def _absolute(path: Path | str) -> Path:
@@ -65,57 +91,19 @@ def _absolute(path: Path | str) -> Path:
     return Path(path)
 
 
-class SqliteJournal:
-    """The `Journal` in a SQLite file. Made by `open_sqlite`, for the event loop that runs then."""
+class ReadableSqlite:
+    """The `ReadableJournal` in a SQLite file. Made by `open_sqlite_for_reading`, for the event loop that runs then."""
 
-    def __init__(self, settings: SqliteSettings) -> None:
+    def __init__(self, settings: SqliteSettings, connect: Callable[[SqliteSettings], sqlite3.Connection]) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._writer = ThreadConnection(partial(connect_writer, settings))
-        self._reader = ThreadConnection(partial(connect_reader, settings))
+        self._reader = ThreadConnection(partial(connect, settings))
         self._is_reader_started = False
-        self._queue: list[Write] = []
-        self._is_writing = False
         self._is_closed = False
-        self._idle: asyncio.Future[None] | None = None
-        self._groups: GroupCommit | None = None
-        self._file: OpenFile | None = None
 
     async def open(self) -> None:
-        """Connect, and bring the file up to date."""
-        self._writer.start()
-        await self._writer.run(self._prepare_writer)
-
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> "asyncio.Future[Lease]":
-        return self._write(writes.create, writes.Creation(run, entries), blobs)
-
-    def fork(self, fork: NewFork) -> "asyncio.Future[Lease]":
-        return self._write(writes.fork, fork, fork.blobs)
-
-    def append(self, append: Append) -> Commit:
-        self._check_open()
-        commit = Commit()
-        self._queue_write(Write(commit.settle, writes.append, append, append.blobs))
-        return commit
-
-    def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
-        return self._write(writes.claim, writes.Takeover(run_id, owner, now))
-
-    def release(self, lease: Lease, before: RunRecord | None = None) -> "asyncio.Future[None]":
-        return self._write(writes.release, writes.Handover(lease, before))
-
-    def heartbeat(self, owner: Owner) -> "asyncio.Future[None]":
-        return self._write(writes.heartbeat, owner)
-
-    def retire(self, owner_id: str) -> "asyncio.Future[None]":
-        return self._write(writes.retire, owner_id)
-
-    def post(
-        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
-    ) -> "asyncio.Future[Posted]":
-        return self._write(writes.post, writes.NewMessage(run_id, type, key, event_id, payload, now))
+        """Connect."""
+        await self._read(lambda connection: None)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -158,6 +146,77 @@ class SqliteJournal:
     def waits(self, run_id: str) -> "asyncio.Future[list[Wait]]":
         return self._read(reads.waits, run_id)
 
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._reader.end()
+
+    def _read(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> "asyncio.Future[T]":
+        self._check_open()
+        if not self._is_reader_started:
+            self._is_reader_started = True
+            self._reader.start()
+        return self._reader.run(self._answer, fn, *args)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise JournalClosedError(f"the journal {str(self._settings.path)!r} is closed; open it again to use it")
+
+    def _answer(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
+        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        try:
+            return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
+        except CAUSES as error:
+            raise explain(error, self._settings) from error
+
+
+class SqliteJournal(ReadableSqlite):
+    """The `Journal` in a SQLite file. Made by `open_sqlite`, for the event loop that runs then."""
+
+    def __init__(self, settings: SqliteSettings) -> None:
+        super().__init__(settings, connect_reader)
+        self._writer = ThreadConnection(partial(connect_writer, settings))
+        self._queue: list[Write] = []
+        self._is_writing = False
+        self._idle: asyncio.Future[None] | None = None
+        self._groups: GroupCommit | None = None
+        self._file: OpenFile | None = None
+
+    async def open(self) -> None:
+        """Connect, and bring the file up to date."""
+        self._writer.start()
+        await self._writer.run(self._prepare_writer)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def create(self, run: NewRun, entries: Sequence[Entry], blobs: Sequence[Blob] = ()) -> "asyncio.Future[Lease]":
+        return self._write(writes.create, writes.Creation(run, entries), blobs)
+
+    def fork(self, fork: NewFork) -> "asyncio.Future[Lease]":
+        return self._write(writes.fork, fork, fork.blobs)
+
+    def append(self, append: Append) -> Commit:
+        self._check_open()
+        commit = Commit()
+        self._queue_write(Write(commit.settle, writes.append, append, append.blobs))
+        return commit
+
+    def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
+        return self._write(writes.claim, writes.Takeover(run_id, owner, now))
+
+    def release(self, lease: Lease, before: RunRecord | None = None) -> "asyncio.Future[None]":
+        return self._write(writes.release, writes.Handover(lease, before))
+
+    def heartbeat(self, owner: Owner) -> "asyncio.Future[None]":
+        return self._write(writes.heartbeat, owner)
+
+    def retire(self, owner_id: str) -> "asyncio.Future[None]":
+        return self._write(writes.retire, owner_id)
+
+    def post(
+        self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str, now: int
+    ) -> "asyncio.Future[Posted]":
+        return self._write(writes.post, writes.NewMessage(run_id, type, key, event_id, payload, now))
+
     # --- closing ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -166,7 +225,7 @@ class SqliteJournal:
             self._idle = self._idle or self._loop.create_future()
             await asyncio.shield(self._idle)
         # The writer last: whoever disconnects last empties the write-ahead log into the file.
-        await self._reader.end()
+        await super().close()
         await self._writer.end()
 
     # --- the machinery, on the event loop -----------------------------------------------------------------------------
@@ -203,17 +262,6 @@ class SqliteJournal:
             self._idle.set_result(None)
             self._idle = None
 
-    def _read(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> "asyncio.Future[T]":
-        self._check_open()
-        if not self._is_reader_started:
-            self._is_reader_started = True
-            self._reader.start()
-        return self._reader.run(self._answer, fn, *args)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise JournalClosedError(f"the journal {str(self._settings.path)!r} is closed; open it again to use it")
-
     # --- the machinery, on the threads --------------------------------------------------------------------------------
 
     def _prepare_writer(self) -> None:
@@ -232,13 +280,6 @@ class SqliteJournal:
         except BaseException as error:  # also a MemoryError: the callers wait, and the thread cannot raise it
             outcomes = [error for _ in group]
         report(self._loop, self._finish, group, outcomes)
-
-    def _answer(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
-        deadline = time.monotonic() + self._settings.busy_timeout_seconds
-        try:
-            return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
-        except CAUSES as error:
-            raise explain(error, self._settings) from error
 
 
 def _settle(future: "asyncio.Future[Any]", outcome: object) -> None:

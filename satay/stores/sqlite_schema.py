@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from satay.errors import JournalUnavailableError, JournalVersionError
+from satay.errors import JournalNotFoundError, JournalUnavailableError, JournalVersionError
 
 T = TypeVar("T")
 
@@ -136,6 +136,37 @@ def connect_writer(settings: SqliteSettings) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def connect_to_existing(settings: SqliteSettings) -> sqlite3.Connection:
+    """Connect to a file for reading only, whatever state it is in.
+
+    Raises `JournalNotFoundError` where there is no file or nothing in it yet, `JournalVersionError` where its tables
+    are of another version, `JournalUnavailableError`, an error of `sqlite3` or an `OSError`.
+    """
+    path, deadline = settings.path, time.monotonic() + settings.busy_timeout_seconds
+    if not path.exists():
+        raise _not_found(f"there is no journal at {str(path)!r}")
+    connection = connect_reader(settings)
+    try:
+        version = wait_for_lock(lambda: _look_at_version(connection, path), deadline)
+        if version == 0:
+            raise _not_found(f"the file {str(path)!r} holds no journal yet")
+        if version < SCHEMA_VERSION:
+            raise JournalVersionError(
+                f"the journal {str(path)!r} has schema version {version} and is read as version {SCHEMA_VERSION}; "
+                "open it once with satay.run_app(), which brings it up to date"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _not_found(what: str) -> JournalNotFoundError:
+    return JournalNotFoundError(
+        f"{what}, and reading makes none; name the place of one, or run a workflow, which makes the journal"
+    )
 
 
 def connect_reader(settings: SqliteSettings) -> sqlite3.Connection:

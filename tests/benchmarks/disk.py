@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import satay
-from satay.app import DATABASE_FILE
+from satay.stores.locations import DATABASE_FILE
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure, at_most
 from tests.benchmarks.workloads import count, seconds_of

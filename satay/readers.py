@@ -1,0 +1,214 @@
+"""Reading what a journal holds of runs. Nothing is driven for it, and nothing is written."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from satay.archive import Archive, Ending
+from satay.arguments import checked_count, shown
+from satay.clock import to_datetime
+from satay.codec import ValueCodec, value_codec
+from satay.comparison import compare_runs
+from satay.definitions import Workflow, workflows
+from satay.errors import InvalidValueError, UsageError, WorkflowCancelledError
+from satay.failures import rebuilt_workflow_failure
+from satay.forks import ForkReceipt
+from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
+from satay.histories import RunHistory
+from satay.journal import RunQuery
+from satay.model import TERMINAL_ENTRIES, RunRecord, RunStatus
+from satay.origin import own_fork
+from satay.replay import blob_reference, facts, referenced_blobs, value_text
+from satay.reports import Comparison
+from satay.settings import Settings
+from satay.stores.locations import open_journal_for_reading
+
+MAX_LISTED_RUNS: Final = 1000
+"""The most runs that one `runs()` returns."""
+
+EVENTS_PER_PAGE: Final = 500
+"""How many entries `events()` reads at a time."""
+
+POLL_SECONDS: Final = 0.5
+"""How often a reader that drives nothing looks for entries that other processes write."""
+
+_OPAQUE: Final = value_codec(Any)
+
+
+class Reader(ABC):
+    """Answers what is recorded of the runs of one journal."""
+
+    @abstractmethod
+    async def _archive(self) -> Archive:
+        """The journal's archive, once it is open."""
+
+    async def _id_of(self, run: RunOrId) -> str:
+        """The id of a run that a caller names."""
+        return checked_run(run)
+
+    def _next_entry(self, run_id: str) -> "asyncio.Future[None]":
+        """Done when this process next writes to the run's journal."""
+        return asyncio.get_running_loop().create_future()
+
+    @property
+    def _poll_seconds(self) -> float:
+        """How often to look for entries that other processes write."""
+        return POLL_SECONDS
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | str | None = None,
+        workflow: str | Workflow[..., Any] | None = None,
+        forked_from: RunOrId | None = None,
+        limit: int = 100,
+        before: RunOrId | None = None,
+    ) -> list[RunSummary]:
+        """Runs that match, newest first, at most `limit`; with `before`, those created before that run."""
+        checked_count(limit, "limit of runs()", 1, MAX_LISTED_RUNS)
+        try:
+            wanted = None if status is None else RunStatus(status)
+        except ValueError:
+            choices = ", ".join(repr(choice.value) for choice in RunStatus)
+            raise InvalidValueError(f"runs(status={status!r}): it must be one of {choices}") from None
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        archive = await self._archive()
+        source_id = None if forked_from is None else await self._id_of(forked_from)
+        before_id = None if before is None else await self._id_of(before)
+        if before_id is not None:
+            await self._record(before_id)
+        query = RunQuery(status=wanted, workflow=name, forked_from=source_id, before=before_id, limit=limit)
+        return [_summary(record) for record in await archive.journal.runs(query)]
+
+    async def run(self, run_id: RunOrId) -> RunSummary:
+        """One run. Raises `RunNotFoundError`."""
+        await self._archive()
+        return _summary(await self._record(await self._id_of(run_id)))
+
+    async def status(self, run: RunOrId) -> RunStatus:
+        """What a run, or the run that goes on in its place, is doing."""
+        return (await self._last_of(await self._id_of(run))).status
+
+    async def _last_of(self, run_id: str) -> RunRecord:
+        """The run itself, or the one that goes on in its place."""
+        archive = await self._archive()
+        while (record := await archive.record(run_id)).status == RunStatus.COMPLETED:
+            continued_as = (await archive.ending(run_id)).continued_as
+            if continued_as is None:
+                break
+            run_id = continued_as
+        return record
+
+    async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
+        """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
+        await self._archive()
+        return await self._receipt(await self._id_of(run_id))
+
+    async def _receipt(self, run_id: str) -> ForkReceipt | None:
+        record = await self._record(run_id)
+        if record.fork_seq is None:
+            return None
+        journal = (await self._archive()).journal
+        own = own_fork(run_id, await journal.read(run_id, after=record.fork_seq, limit=1))
+        if own is None:
+            return None
+        blobs = await journal.blobs(referenced_blobs([own]))
+        return ForkReceipt.from_json(value_text(own) or blobs[blob_reference(own) or ""])
+
+    async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
+        journal = (await self._archive()).journal
+        run_id = await self._id_of(run_id)
+        await self._record(run_id)
+        has_ended = False
+        while True:
+            news = self._next_entry(run_id)
+            page = await journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
+            for entry in page:
+                yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), facts(entry))
+                after = entry.seq
+            if page and page[-1].type in TERMINAL_ENTRIES:
+                return
+            if page:
+                continue
+            if has_ended:
+                return
+            # It may have ended after the page was read: then its last entries are still to come.
+            has_ended = (await self._record(run_id)).status.is_terminal
+            if not has_ended:
+                await asyncio.wait((news,), timeout=self._poll_seconds)
+
+    async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
+        """Compare two runs call by call. Printing the result shows a table."""
+        return compare_runs(await self._history(one), await self._history(other))
+
+    async def _history(self, run: RunOrId) -> RunHistory:
+        archive = await self._archive()
+        run_id = await self._id_of(run)
+        record = await self._record(run_id)
+        entries = await archive.entries(run_id)
+        return RunHistory(record, entries, await archive.values(run_id, entries, referenced_blobs(entries)))
+
+    async def _record(self, run_id: str) -> RunRecord:
+        return await (await self._archive()).record(run_id)
+
+    async def _value_of(self, run_id: str, ending: Ending, codec: ValueCodec | None) -> Any:
+        """The result of a run that ended so, or its error, raised."""
+        if ending.status == RunStatus.CANCELLED:
+            raise WorkflowCancelledError(f"run {run_id!r} was cancelled", run_id=run_id)
+        if ending.status == RunStatus.FAILED:
+            raise rebuilt_workflow_failure(ending.text or "{}", run_id)
+        if codec is None:
+            known = workflows.get((await self._record(run_id)).workflow)
+            codec = _OPAQUE if known is None else known.result_codec
+        return codec.decode(ending.text or "null", f"the result of run {run_id!r}")
+
+
+class JournalReader(Reader):
+    """Reads a journal and does nothing else: no process learns of it. Made by `open_reader`."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._open_archive = archive
+
+    async def _archive(self) -> Archive:
+        return self._open_archive
+
+
+@asynccontextmanager
+async def open_reader(settings: Settings) -> AsyncGenerator[JournalReader, None]:
+    """A reader of the journal that settings name, for an `async with` block. Other processes may write meanwhile.
+
+    Raises `JournalNotFoundError` where there is no journal, and makes none; else a `JournalError` where it cannot be
+    read.
+    """
+    journal = await open_journal_for_reading(settings)
+    try:
+        yield JournalReader(Archive(journal))
+    finally:
+        await journal.close()
+
+
+def checked_run(run: RunOrId) -> str:
+    """The id of a run as far as it is known now. Raises `UsageError` for what names no run."""
+    if isinstance(run, RunHandle):
+        return run.run_id
+    if not isinstance(run, str):
+        raise UsageError(f"{shown(run)} names no run; give the id of a run, or the handle that satay.start() returned")
+    return run
+
+
+def _summary(record: RunRecord) -> RunSummary:
+    return RunSummary(
+        run_id=record.run_id,
+        workflow=record.workflow,
+        status=record.status,
+        created_at=to_datetime(record.created_at),
+        updated_at=to_datetime(record.updated_at),
+        wake_at=None if record.wake_at is None else to_datetime(record.wake_at),
+        parent_id=record.parent_id,
+        forked_from=record.forked_from,
+        fork_seq=record.fork_seq,
+        code_version=record.code_version,
+    )
