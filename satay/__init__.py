@@ -3,11 +3,25 @@
 from satay.app import App
 from satay.context import TaskContext, Usage, task_context
 from satay.definitions import Task, Workflow, task, workflow
+from satay.effects import ToolPolicy
 from satay.errors import SatayError
-from satay.forks import ForkReceipt
-from satay.functions import cancel, compare, decide, fork, resume, run, run_app, send_event, start, terminate
+from satay.functions import (
+    cancel,
+    compare,
+    decide,
+    fork,
+    plan_fork,
+    receipt,
+    resume,
+    run,
+    run_app,
+    send_event,
+    start,
+    terminate,
+)
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
 from satay.model import MISSING, RunStatus
+from satay.plans import ForkPlan, PlannedCall
 from satay.primitives import (
     ChildHandle,
     continue_as_new,
@@ -22,6 +36,7 @@ from satay.primitives import (
     uuid4,
     wait_for_event,
 )
+from satay.receipts import CallInFlight, ForkReceipt, StaleCall
 from satay.reports import Comparison
 from satay.retries import Backoff
 
@@ -29,17 +44,22 @@ __all__ = [
     "MISSING",
     "App",
     "Backoff",
+    "CallInFlight",
     "ChildHandle",
     "Comparison",
     "ForkHandle",
+    "ForkPlan",
     "ForkReceipt",
+    "PlannedCall",
     "RunEvent",
     "RunHandle",
     "RunStatus",
     "RunSummary",
     "SatayError",
+    "StaleCall",
     "Task",
     "TaskContext",
+    "ToolPolicy",
     "Usage",
     "Workflow",
     "cancel",
@@ -52,7 +72,9 @@ __all__ = [
     "intervention",
     "map",
     "now",
+    "plan_fork",
     "random",
+    "receipt",
     "resume",
     "run",
     "run_app",

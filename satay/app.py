@@ -1,23 +1,20 @@
 """The app: an open journal, and the scheduler that drives runs in it."""
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, overload
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from satay.archive import Archive
-from satay.arguments import checked_key, checked_run_id, shown
+from satay.arguments import checked_key, checked_run_id
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec, value_codec
-from satay.definitions import P, Task, Workflow, find_workflow, tasks, workflows
-from satay.drive import Drive
+from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
     AppClosedError,
-    ForkValidationError,
     InvalidValueError,
     JournalError,
     RunConflictError,
@@ -25,14 +22,15 @@ from satay.errors import (
     RunExistsError,
     UsageError,
 )
-from satay.forks import ForkReceipt, ForkRequest, RequestedCut, plan_new_fork, resolve_cut
+from satay.forks import ForkOptions, parse_options
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
-from satay.journal import BLOB_THRESHOLD_BYTES, DECISION, Journal
-from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord
-from satay.origin import origin_of
+from satay.journal import DECISION, Journal
+from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing
+from satay.origin import has_input
+from satay.plans import ForkPlan
 from satay.primitives import event_name
 from satay.readers import Reader, checked_run
-from satay.replay import blob_reference, facts, needed_blobs, value_text
+from satay.replay import facts
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
@@ -206,7 +204,7 @@ class App(Reader):
             raise UsageError(
                 f"satay.start() was given {workflow!r}; it starts functions decorated with @satay.workflow"
             )
-        text = encode_input(workflow, input)
+        text = workflow.encode_input(input)
         chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
         checked_key(idempotency_key, "idempotency_key")
         work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
@@ -221,7 +219,7 @@ class App(Reader):
     ) -> str:
         scheduler = await self._ready()
         try:
-            await scheduler.create(workflow, run_id, text, start_key, None)
+            await scheduler.create(workflow, run_id, text, start_key=start_key)
         except RunExistsError as there:
             if start_key is None or there.run_id == run_id:
                 await self._check_same(there.run_id, workflow, text)
@@ -249,7 +247,7 @@ class App(Reader):
     async def _check_same(self, run_id: str, workflow: Workflow[..., Any], text: str) -> None:
         await self._check_workflow(run_id, workflow)
         entries = await (await self._ready()).journal.read(run_id, limit=1)
-        if not _is_same_input(entries[0], text):
+        if not has_input(entries[0], text):
             raise RunConflictError(
                 f"run {run_id!r} is there already: it was started with another input; choose another id, or resume it "
                 "with satay.resume",
@@ -274,126 +272,61 @@ class App(Reader):
 
     @overload
     async def fork(
-        self,
-        source: RunHandle[R],
-        /,
-        *,
-        before_task: str | Task[..., Any] | None = None,
-        before_ordinal: int | None = None,
-        before_key: str | None = None,
-        fork_point_seq: int | None = None,
-        workflow_input: Any = MISSING,
-        intervention: Any = None,
-        run_id: str | None = None,
-        allow_unfinished: bool = False,
+        self, source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
     ) -> ForkHandle[R]: ...
     @overload
     async def fork(
-        self,
-        source: str,
-        /,
-        *,
-        before_task: str | Task[..., Any] | None = None,
-        before_ordinal: int | None = None,
-        before_key: str | None = None,
-        fork_point_seq: int | None = None,
-        workflow_input: Any = MISSING,
-        intervention: Any = None,
-        run_id: str | None = None,
-        allow_unfinished: bool = False,
+        self, source: str, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
     ) -> ForkHandle[Any]: ...
     async def fork(
-        self,
-        source: RunOrId,
-        /,
-        *,
-        before_task: str | Task[..., Any] | None = None,
-        before_ordinal: int | None = None,
-        before_key: str | None = None,
-        fork_point_seq: int | None = None,
-        workflow_input: Any = MISSING,
-        intervention: Any = None,
-        run_id: str | None = None,
-        allow_unfinished: bool = False,
+        self, source: RunOrId, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
     ) -> ForkHandle[Any]:
         """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input.
 
-        `source` is the id of the run or a handle on it, `before_task` a task or its name.
+        `source` is the id of the run or a handle on it; it is never touched. `run_id` is the fork's id: asking for the
+        same fork under the same id again returns it, and its receipt says `replayed`.
 
-        Pass one of `before_task` and `fork_point_seq`. `before_task` cuts before the earliest call of that task, or
-        before the one that `before_ordinal` or `before_key` names; `fork_point_seq` keeps entries up to and including
-        that one. `workflow_input` is the input of the fork; without it, the source's. `run_id` is the fork's id: asking
-        for the same fork under the same id again returns it. The source is never touched.
+        The cut is one of: `before_task`, a task or its name, before its earliest call or the one that `before_ordinal`
+        or `before_key` names; `before_event` and `before_child` likewise; `after_task`, after the outcome of that call
+        (`after_ordinal`, `after_key`); `at="failure"`, before the call that failed the run; `fork_point_seq`, which
+        keeps entries up to and including that one. With `keep_siblings` only the call that `before_…` names runs again:
+        what was issued before its outcome is kept, with its outcomes. `overrides` and `raises` give calls, named by
+        `(name, ordinal or key)`, another value or an error; without another cut the fork is cut there.
+
+        `workflow_input` is the input of the fork; without it, the source's. `intervention` is kept and handed to the
+        code as it is. `tool_policies` say by task name, or `"*"`, what becomes of calls after the cut: `"auto"`,
+        `"replay"`, `"block"` or `"live"`; a task with `effect="external"` is blocked unless they name it or `"*"`.
+        `on_stale` says what happens where inherited calls would have other arguments now: `"keep"`, `"error"`, or
+        `"rerun"`, which cuts before the first of them. `children` that are outstanding at the cut are forked too
+        (`"fork"`), or answer from the source's own runs (`"share"`). `expected_head` is the last entry that the source
+        must have; `reason` is recorded. `allow_unfinished` takes a source that has not ended, as it is committed now.
 
         Raises `ForkValidationError`, with nothing written, for a cut that does not exist, that would leave nothing to
-        run, or a source that has not ended (unless `allow_unfinished`); `RunConflictError` for an id that is taken.
+        run, or a source that has not ended; `StalePrefixError`; `RunConflictError` for an id that is taken;
+        `InvalidValueError` and `UsageError` for options that cannot be.
         """
-        cut = RequestedCut(_task_name(before_task), before_ordinal, before_key, fork_point_seq)
+        request = parse_options(options)
         scheduler = await self._ready()
-        source_id = await self._id_of(source)
-        record = await self._record(source_id)
-        if not record.status.is_terminal and not allow_unfinished:
-            raise ForkValidationError(
-                f"run {source_id!r} is {record.status}; a fork is made of a run that has ended. Wait for it, cancel "
-                "it, or pass allow_unfinished=True to fork what is committed now",
-                run_id=source_id,
-            )
-        definition = find_workflow(record.workflow, source_id)
-        text = None if workflow_input is MISSING else encode_input(definition, workflow_input)
+        record = await self._record(await self._id_of(source))
         fork_id = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
-        work = self._begin(self._fork(scheduler, record, definition, ForkRequest(cut, text, intervention), fork_id))
+        definition = find_workflow(record.workflow, record.run_id)
+        work = self._begin(scheduler.forks.make(record, request, fork_id))
         try:
-            return await asyncio.shield(work)  # A caller that is cancelled leaves no fork that nobody drives.
+            receipt = await asyncio.shield(work)  # A caller that is cancelled leaves no fork that nobody drives.
         except asyncio.CancelledError:
             if work.cancelled():
                 raise AppClosedError("the app was closed while it made a fork") from None
             raise
-
-    async def _fork(
-        self,
-        scheduler: Scheduler,
-        source: RunRecord,
-        definition: Workflow[..., Any],
-        request: ForkRequest,
-        fork_id: str,
-    ) -> "ForkHandle[Any]":
-        entries = await scheduler.archive.entries(source.run_id)
-        prefix = entries[: resolve_cut(source, entries, request.cut)]
-        blobs = await scheduler.archive.values(source.run_id, prefix, needed_blobs(prefix))
-        origin = origin_of(source.run_id, prefix, blobs)
-        fork, receipt, new_origin = plan_new_fork(
-            source, origin, prefix, definition, request, fork_id, scheduler.owner_id, self._clock
-        )
-        try:
-            lease = await scheduler.journal.fork(fork)
-        except RunExistsError:
-            receipt = await self._same_fork(fork_id, receipt, fork.first)
-            await scheduler.take_over(fork_id)
-        else:
-            inherited = [fork.first, *prefix[1:], *fork.after]
-            scheduler.adopt(Drive(scheduler, lease, definition, new_origin, inherited, blobs), resumed=False)
         return ForkHandle(self, fork_id, definition.result_codec, receipt)
 
-    async def _same_fork(self, run_id: str, receipt: ForkReceipt, first: Entry) -> ForkReceipt:
-        """The receipt of the fork that has the id, if it was asked for the same."""
-        there = await self._receipt(run_id)
-        if there is None:
-            raise RunConflictError(f"run {run_id!r} is there already; a fork needs an id of its own", run_id=run_id)
-        entry = (await (await self._ready()).journal.read(run_id, limit=1))[0]
-        differences = [
-            name
-            for name in ("source_id", "requested", "input_overridden", "intervention")
-            if getattr(there, name) != getattr(receipt, name)
-        ]
-        if _recorded_input(entry) != _recorded_input(first):
-            differences.append("workflow_input")
-        if differences:
-            raise RunConflictError(
-                f"fork {run_id!r} is there already and was asked for differently: {', '.join(differences)} differ; "
-                "choose another id",
-                run_id=run_id,
-            )
-        return there
+    async def plan_fork(self, source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:
+        """What `fork` with these options would inherit, run again, refuse and save. Writes nothing.
+
+        The prefix is replayed under today's code and input. Raises what `fork` raises.
+        """
+        request = parse_options(options)
+        scheduler = await self._ready()
+        return await scheduler.forks.plan(await self._record(await self._id_of(source)), request)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -532,37 +465,3 @@ class App(Reader):
                 break
             run_id = ending.continued_as
         return await self._value_of(run_id, ending, codec)
-
-
-def _task_name(task: str | Task[..., Any] | None) -> str | None:
-    name = task.name if isinstance(task, Task) else task
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"before_task={shown(task)} names no task; give a @satay.task, or its name")
-    return name
-
-
-def encode_input(workflow: Workflow[..., Any], input: Any) -> str:
-    """A workflow's input as recorded; `MISSING` is recorded as no input, which is not the same as None."""
-    where = f"the input of workflow {workflow.name!r}"
-    return workflow.input_codec.encode(() if input is MISSING else (input,), {}, where)
-
-
-def _recorded_input(first: Entry) -> str | None:
-    """What the first entry of a run holds of its input: the text, or the digest of the blob that is the text."""
-    return value_text(first) or blob_reference(first)
-
-
-def _is_same_input(first: Entry, text: str) -> bool:
-    """Whether a run was started with an input. The order of members of an object does not matter."""
-    recorded = _recorded_input(first)
-    if len(text) > BLOB_THRESHOLD_BYTES:
-        return recorded == hashlib.sha256(text.encode()).hexdigest()
-    return recorded == text or (recorded is not None and _sorted(recorded) == _sorted(text))
-
-
-def _sorted(text: str) -> str:
-    """JSON text with its members in order, so that `1`, `1.0` and `true` stay apart."""
-    try:
-        return json.dumps(json.loads(text), sort_keys=True)
-    except ValueError:
-        return text

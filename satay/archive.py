@@ -59,6 +59,17 @@ class Archive:
             named = "an entry" if entry is None else f"entry {entry.seq} ({entry.type})"
             raise JournalCorruptError(f"{named} of run {run_id!r} cannot be read: {error}") from error
 
+    async def receipt_text(self, run_id: str) -> str | None:
+        """The stored receipt of a fork; None for a run that is no fork."""
+        record = await self.record(run_id)
+        if record.fork_seq is None:
+            return None
+        entries = await self.journal.read(run_id, after=record.fork_seq, limit=1)
+        if not entries or entries[0].type != EntryType.RUN_FORKED:
+            raise JournalCorruptError(f"fork {run_id!r} has no receipt after entry {record.fork_seq}")
+        text, reference = value_text(entries[0]), blob_reference(entries[0])
+        return text if reference is None else (await self.values(run_id, entries, {reference}))[reference]
+
     async def ending(self, run_id: str) -> Ending:
         """How a run that has ended did. The last entry alone says so: a row that was read before it may be older."""
         last = await self.journal.last(run_id)

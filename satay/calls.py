@@ -7,7 +7,7 @@ from satay.codec import ValueCodec
 from satay.definitions import Task, Workflow
 from satay.loop import WorkflowTimer
 from satay.model import CallId, CallKind, Entry, EntryType
-from satay.replay import facts
+from satay.replay import InheritedChild, facts
 
 UNRECORDED: Final = -1
 """The seq of a call that the journal does not hold."""
@@ -40,10 +40,21 @@ class Call:
 class TaskCall(Call):
     """A call of a task. `attempt` counts from 1; `is_active` while an attempt runs or is about to.
 
-    `running` is the attempt, while it runs.
+    `running` is the attempt, while it runs. `issued_text` are the arguments that the code gives today to a call of the
+    history which a fork makes again; `refusal` records why they cannot be encoded.
     """
 
-    __slots__ = ("attempt", "failures", "input_text", "is_active", "needs_decision", "running", "task")
+    __slots__ = (
+        "attempt",
+        "failures",
+        "input_text",
+        "is_active",
+        "issued_text",
+        "needs_decision",
+        "refusal",
+        "running",
+        "task",
+    )
 
     kind = CallKind.TASK
 
@@ -55,6 +66,8 @@ class TaskCall(Call):
         self.is_active = False
         self.needs_decision = False
         self.input_text: str | None = None
+        self.issued_text: str | None = None
+        self.refusal: str | None = None
         self.running: asyncio.Task[Any] | None = None
 
 
@@ -85,9 +98,12 @@ class EventCall(Call):
 
 
 class ChildCall(Call):
-    """A child run. `run_id` is the run that answers the call."""
+    """A child run. `run_id` is the run that answers the call; `issued_text` and `refusal` are as for a task.
 
-    __slots__ = ("input_text", "run_id", "workflow")
+    `inherited` says what a fork makes of a child that was started before its cut.
+    """
+
+    __slots__ = ("inherited", "input_text", "issued_text", "refusal", "run_id", "workflow")
 
     kind = CallKind.CHILD
 
@@ -96,6 +112,9 @@ class ChildCall(Call):
         self.workflow = workflow
         self.run_id = run_id
         self.input_text: str | None = None
+        self.issued_text: str | None = None
+        self.refusal: str | None = None
+        self.inherited: InheritedChild | None = None
 
 
 class Arrival(NamedTuple):

@@ -1,16 +1,20 @@
 """Child runs, from their parents' side: started, attached to after a crash, heard of when they end, and stopped."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 
 from satay.archive import Archive
 from satay.calls import Arrival, ChildCall
 from satay.definitions import Workflow
 from satay.drive import Drive
+from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledError
 from satay.failures import encode_failure
+from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
 from satay.model import EntryType, RunStatus
+from satay.replay import facts, recorded_call
 
 
 class ChildHost(Protocol):
@@ -18,9 +22,16 @@ class ChildHost(Protocol):
 
     journal: Journal
     archive: Archive
+    forks: Forks
 
     async def create(
-        self, definition: Workflow[..., Any], run_id: str, input_text: str, start_key: str | None, parent_id: str | None
+        self,
+        definition: Workflow[..., Any],
+        run_id: str,
+        input_text: str,
+        *,
+        parent_id: str | None = None,
+        terms: ForkTerms | None = None,
     ) -> None: ...
 
     async def take_over(self, run_id: str) -> Drive | None: ...
@@ -47,15 +58,46 @@ class Children:
         self._host = host
 
     async def start(self, drive: Drive, call: ChildCall) -> None:
-        """Create the child of a call, or attach to the one that a drive before this one created."""
-        assert call.input_text is not None
+        """Create the child of a call, or attach to the one that a drive before this one created, or that is shared."""
         child_id = call.run_id
+        if call.inherited is not None and call.inherited.is_shared:
+            await self._share(drive, call)
+            return
         try:
-            await self._host.create(call.workflow, child_id, call.input_text, None, drive.run_id)
+            await self._create(drive, call)
         except RunExistsError:
             await self._attach(drive, call)
         if drive.calls.get(call.seq) is not call and not drive.is_suspended:
             await self.stop(drive.run_id, child_id)
+
+    async def _create(self, drive: Drive, call: ChildCall) -> None:
+        inherited = call.inherited
+        if inherited is not None and call.issued_text is None:
+            source = await self._host.journal.record(inherited.source_id)
+            if source is not None and drive.terms is not None:
+                await self._host.forks.make_child(source, inherited.at, call.run_id, drive.run_id, drive.terms)
+                return
+        assert call.input_text is not None
+        terms = await self._terms(drive, call)
+        await self._host.create(call.workflow, call.run_id, call.input_text, parent_id=drive.run_id, terms=terms)
+
+    async def _terms(self, drive: Drive, call: ChildCall) -> ForkTerms | None:
+        """The terms of a fork hold for the children that it starts; their source is the same child of its source."""
+        terms = drive.terms
+        if terms is None or ToolPolicy.REPLAY not in terms.policies.values() or terms.source_id is None:
+            return terms
+        for entry in await self._host.archive.entries(terms.source_id):
+            if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED and recorded_call(entry) == call.identity:
+                child_id = facts(entry)["run_id"]
+                head = await self._host.journal.last(child_id)
+                return replace(terms, source_id=child_id, source_head=0 if head is None else head.seq)
+        return replace(terms, source_id=None, source_head=0)
+
+    async def _share(self, drive: Drive, call: ChildCall) -> None:
+        """Let the child of the source answer. It is never driven or stopped from here."""
+        record = await self._host.archive.record(call.run_id)
+        if record.status.is_terminal:
+            await self._deliver(drive, call, call.run_id, None)
 
     async def stop(self, parent_id: str, run_id: str) -> None:
         """Ask a child, or the run that goes on in its place, to cancel."""

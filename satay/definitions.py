@@ -22,6 +22,7 @@ from satay.codec import InputCodec, PickleCodec, ValueCodec, input_codec, json_q
 from satay.context import Schedule, current_schedule
 from satay.effects import Effect, parse_effect
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.model import MISSING
 from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
 
 P = ParamSpec("P")
@@ -146,6 +147,11 @@ class Workflow(Generic[P, R]):
     def code_version(self) -> str:
         """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the workflow."""
         return os.environ.get("SATAY_CODE_VERSION") or _source_version(inspect.getsourcefile(self.fn))
+
+    def encode_input(self, input: Any) -> str:
+        """An input as recorded; `MISSING` is recorded as no input, which is not the same as None."""
+        where = f"the input of workflow {self.name!r}"
+        return self.input_codec.encode(() if input is MISSING else (input,), {}, where)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
+from satay.answers import ANSWER_NOTES, Answers
 from satay.archive import Ending
 from satay.calls import (
     ATTEMPT_NOTES,
@@ -33,7 +34,7 @@ from satay.calls import (
 from satay.clock import MICROSECONDS, Chance, Clock
 from satay.codec import json_quote
 from satay.definitions import Workflow
-from satay.effects import Effect
+from satay.effects import Effect, ToolPolicy
 from satay.errors import (
     SatayError,
     TaskCrashedError,
@@ -44,6 +45,7 @@ from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, New
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin
 from satay.outcomes import resolve
+from satay.rehearsals import Rehearsal
 from satay.replay import (
     Divergence,
     LooseReplay,
@@ -219,7 +221,11 @@ class Drive(Schedule):
         return LooseReplay(entries, self._note, partial(self._host.schedule_differed, self))
 
     def _note(self, entry: Entry) -> None:
-        """Keep what an entry that does not reach the body says of attempts."""
+        """Keep what an entry that does not reach the body says of attempts, or has in store for a call."""
+        if entry.type in ANSWER_NOTES:
+            if self._answers is None:
+                self._answers = Answers()
+            self._answers.note(entry, self._recorded_value)
         if entry.type in ATTEMPT_NOTES:
             if self._attempts is None:
                 self._attempts = {}
@@ -230,11 +236,11 @@ class Drive(Schedule):
         turns = 0
         while self._turn_is_over():
             if replay is None:
-                return self._go_live()
+                return self._end_replay()
             if self._divergence is None:
                 outcome = replay.next_outcome(self._is_body_done())
                 if outcome is None:
-                    return self._go_live()
+                    return self._end_replay()
                 if type(outcome) is Entry:
                     self._resolve_from_history(outcome)
                     turns += 1
@@ -276,6 +282,28 @@ class Drive(Schedule):
             ending = self._root.exception()
         self.stop(divergence_error(divergence, self.run_id, line, is_done, ending))
 
+    @stops_on_error
+    def rehearse(self, rehearsal: Rehearsal) -> None:
+        """Replay the history of a fork that is yet to be written, and tell the rehearsal when that is done."""
+        self.rehearsal = rehearsal
+        self.begin(resumed=False)
+
+    @stops_on_error
+    def go_on(self, lease: Lease, origin: Origin, last: Entry) -> None:
+        """Go on after a rehearsal: the fork is written, under this lease, and `last` is its last entry."""
+        self.rehearsal = None
+        self.lease = lease
+        self._origin = origin
+        self.parent_id = origin.parent_id
+        self._recorder.follow(lease, last.digest)
+        self._go_live()
+
+    def _end_replay(self) -> None:
+        if self.rehearsal is None:
+            self._go_live()
+        else:
+            self.rehearsal.ended(None)
+
     def _go_live(self) -> None:
         """The history is used up: take up what is outstanding, and record what the last turn added."""
         self.is_replaying = False
@@ -283,7 +311,7 @@ class Drive(Schedule):
         # Messages may have come while nobody drove the run, such as a request to cancel it.
         self._wants_messages |= self.before is not None
         attempts = self._attempts or {}
-        for call in list(self.calls.values()):
+        for call in sorted(self.calls.values(), key=self._answer_seq):
             if call.seq <= self._history_head:
                 self._take_up(call, attempts.get(call.seq))
         # Calls that the body has issued beyond the history are there already; attempts begin in the order of the calls.
@@ -297,13 +325,22 @@ class Drive(Schedule):
         self._is_stepping = False
         self._pump()
 
+    def _answer_seq(self, call: Call) -> int:
+        """Calls with an outcome in store are taken up first, in the order in which they got it."""
+        answer = None if self._answers is None else self._answers.find(call)
+        return call.seq + self._history_head if answer is None else answer.seq
+
     def _take_up(self, call: Call, history: AttemptHistory | None) -> None:
         """Go on with a call that a drive before this one left outstanding."""
-        if isinstance(call, TaskCall):
+        if self._answers is not None and self._answer(call):
+            pass
+        elif isinstance(call, TaskCall):
             self._take_up_task(call, history or AttemptHistory())
         elif isinstance(call, ChildCall):
-            call.input_text = self._recorded_value(call.entry)
-            if call.input_text is None:
+            self._take_up_input(call)
+            if call.refusal is not None:
+                self.arrive(Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, f'"call":{call.seq}', call.refusal))
+            elif call.input_text is None:
                 self._fail_refused(call, EntryType.CHILD_WORKFLOW_FAILED)
             else:
                 self._starts.append(call)
@@ -312,17 +349,32 @@ class Drive(Schedule):
             self._wants_messages |= isinstance(call, EventCall)
         call.entry = None
 
+    def _take_up_input(self, call: TaskCall | ChildCall) -> None:
+        """Find the arguments of a call from the history: the recorded ones, or today's where a fork makes it again."""
+        recorded = self._recorded_value(call.entry)
+        reissued = None if self._answers is None else self._answers.input_text(call.seq)
+        call.input_text = recorded if reissued is None else reissued
+        if reissued is None and call.issued_text is not None and call.issued_text != recorded:
+            call.input_text = call.issued_text
+            self._recorder.record(EntryType.CALL_REISSUED, f'"call":{call.seq}', call.input_text)
+
     def _take_up_task(self, call: TaskCall, history: AttemptHistory) -> None:
-        call.input_text = self._recorded_value(call.entry)
+        self._take_up_input(call)
         call.attempt, call.failures = history.attempt, history.failures
-        if call.input_text is None:
+        ruling = self.ruling(call.task)
+        policy = None if ruling is None else ruling.policy
+        if call.refusal is not None:
+            self.arrive(Arrival(EntryType.TASK_FAILED, call, f'"call":{call.seq}', call.refusal))
+        elif call.input_text is None:
             self._fail_refused(call, EntryType.TASK_FAILED)
+        elif policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+            self._start(call)  # Nothing is executed: the call is refused, or answered from the source.
         elif history.retry_at is not None:
             call.due = history.retry_at
             self._watch(call)
         elif history.is_deferred or call.task.effect is Effect.PURE:
             self._start(call)
-        elif self._is_fresh_fork and call.task.effect is not Effect.EXTERNAL:
+        elif self._is_fresh_fork and (call.task.effect is not Effect.EXTERNAL or policy is ToolPolicy.LIVE):
             self._start(call)  # It began in the source; `RunForked` stands for its first attempt here.
         elif history.decision == "rerun" and not history.is_undecided:
             self._next_attempt(call, crashed=False)
@@ -729,7 +781,7 @@ class Drive(Schedule):
         return not self._wants_messages and self._status() == self._row
 
     def _status(self) -> tuple[RunStatus, int | None]:
-        if self.active:
+        if self.active or self._arrivals:  # What is about to be delivered is found again by whoever takes over.
             return _RUNNING
         if self.undecided:
             return (RunStatus.NEEDS_DECISION, self.earliest())
@@ -761,7 +813,10 @@ class Drive(Schedule):
         self._host.turn_committed(self)
 
     def _start_now(self, call: TaskCall) -> None:
-        self._host.start_attempt(self, call)
+        if self.rehearsal is None:
+            self._host.start_attempt(self, call)
+        else:
+            self._starts.append(call)
 
     def _act(self, call: Call) -> None:
         if isinstance(call, TaskCall):
@@ -801,7 +856,10 @@ class Drive(Schedule):
         """Give the run up because of an error; it stays as the journal has it."""
         if not self.is_suspended:
             self.suspend()
-            self._host.drive_stopped(self, error)
+            if self.rehearsal is None:
+                self._host.drive_stopped(self, error)
+            else:
+                self.rehearsal.ended(error)
 
     def suspend(self) -> None:
         """Throw the body away. None of the user's code runs; the journal keeps the run."""

@@ -1,9 +1,13 @@
-"""What a task does to the world, and what follows from it when a crash leaves a call unfinished."""
+"""What a task does to the world, and what follows from it: after a crash, and under the tool policies of a fork."""
 
 import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
-from satay.errors import RegistrationError
+from satay.errors import InvalidValueError, RegistrationError
 from satay.model import CallId
 
 
@@ -35,3 +39,78 @@ def idempotency_key(root_run_id: str, call: CallId) -> str:
     """A key for one call of a lineage: the same across attempts, resumes and forks."""
     text = "\x1f".join((root_run_id, call.kind, call.name, type(call.occurrence).__name__, str(call.occurrence)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# --- tool policies ----------------------------------------------------------------------------------------------------
+
+
+class ToolPolicy(StrEnum):
+    """What a fork does with calls of a task after its cut.
+
+    `auto` runs them, and asks before it repeats an external one that was in flight at the cut. `replay` answers from
+    what the source recorded for the same call with equal arguments, and refuses any other. `block` refuses. `live`
+    always runs.
+    """
+
+    AUTO = "auto"
+    REPLAY = "replay"
+    BLOCK = "block"
+    LIVE = "live"
+
+
+EVERY_TASK: Final = "*"
+"""Stands in tool policies for each task that has no entry of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkTerms:
+    """What a fork imposes on itself, on the children that it starts, and on the runs that go on in its place.
+
+    `source_id` is the run whose recorded outcomes the policy `replay` reads, up to entry `source_head`; None where the
+    source has no such run. `cut` says where the fork begins, `receipt_id` which receipt holds the terms.
+    """
+
+    fork_id: str
+    source_id: str | None
+    source_head: int
+    cut: str
+    receipt_id: str
+    policies: Mapping[str, ToolPolicy]
+    intervention: Any = None
+
+
+class Ruling(NamedTuple):
+    """The policy that holds for a task under some terms, and why."""
+
+    policy: ToolPolicy
+    reason: str
+
+
+def ruling_for(policies: Mapping[str, ToolPolicy], task: str, effect: Effect) -> Ruling:
+    """Which policy of a fork holds for a task: its own, else that of every task, else what its effect asks for."""
+    for name in (task, EVERY_TASK):
+        policy = policies.get(name)
+        if policy is not None:
+            return Ruling(policy, f"tool_policies={{{name!r}: {policy.value!r}}}")
+    if effect is Effect.EXTERNAL:
+        return Ruling(ToolPolicy.BLOCK, "a task with effect='external' is blocked unless tool_policies name it or '*'")
+    return Ruling(ToolPolicy.AUTO, "no tool policy")
+
+
+def parse_policies(given: object, known_tasks: Collection[str]) -> dict[str, ToolPolicy]:
+    """Check tool policies as they were given. Raises `InvalidValueError` for a value or a task that there is not."""
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(f"tool_policies is {given!r}; it is a mapping of task names to policies")
+    parsed = {}
+    for name, policy in given.items():
+        if not isinstance(policy, str) or policy not in tuple(ToolPolicy):
+            choices = ", ".join(repr(choice.value) for choice in ToolPolicy)
+            raise InvalidValueError(f"tool_policies[{name!r}] is {policy!r}, which is none of {choices}")
+        if name != EVERY_TASK and name not in known_tasks:
+            close = get_close_matches(str(name), known_tasks, 1)
+            raise InvalidValueError(
+                f"tool_policies names a task {name!r}, which is neither registered nor recorded in the source; "
+                + (f"did you mean {close[0]!r}?" if close else f"{EVERY_TASK!r} stands for every task")
+            )
+        parsed[str(name)] = ToolPolicy(policy)
+    return parsed

@@ -1,249 +1,704 @@
-"""Forks: where a source run is cut, what the fork inherits, and the receipt that proves it.
+"""Forks: planned, rehearsed, written and gone on with.
 
 A fork's entry 1 is its own creation. Entries 2 to the cut are the source's, as stored. Then comes `RunForked`, which
-holds the receipt. Everything that was outstanding at the cut runs again in the fork.
+holds the receipt, then the outcomes that the fork keeps or was given. What is outstanding at the cut runs again, unless
+its effect or a policy says otherwise.
+
+The prefix is replayed before anything is written, so that the receipt can list the calls whose arguments would be
+others now; the same replay then goes on as the drive of the fork. A plan ends before the writing.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Final
+from math import fsum
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
-from satay.clock import Clock
-from satay.codec import json_quote, value_codec
-from satay.definitions import Workflow
-from satay.errors import ForkValidationError
-from satay.histories import reuse_of
-from satay.journal import CHILD_ENDED, Lease, NewFork, NewRun, Wait
+from satay.archive import Archive
+from satay.arguments import shown
+from satay.clock import MICROSECONDS
+from satay.codec import json_quote, to_plain, value_codec
+from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
+from satay.definitions import Task, Workflow, default_name, find_workflow, tasks
+from satay.differences import find_differences
+from satay.drive import Drive, DriveHost
+from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, ruling_for
+from satay.errors import (
+    ForkValidationError,
+    InvalidValueError,
+    NondeterminismError,
+    RunConflictError,
+    RunExistsError,
+    StalePrefixError,
+    UsageError,
+)
+from satay.histories import read_head, reuse_of
+from satay.journal import CHILD_ENDED, Blob, Lease, NewFork, NewRun, Wait, chain_digest
 from satay.model import (
-    TERMINAL_ENTRIES,
+    MISSING,
     CallId,
     CallKind,
     Entry,
     EntryType,
     RunRecord,
-    child_run_id,
+    RunStatus,
 )
-from satay.origin import Origin, workflow_created
-from satay.recorder import Recorder
-from satay.replay import CALL_KIND, facts, open_calls, recorded_call
+from satay.origin import Origin, has_input, origin_of, workflow_created
+from satay.overrides import Override, parse_overrides
+from satay.plans import ForkPlan, PlannedCall
+from satay.receipts import MAX_LISTED_STALE_CALLS, CallInFlight, ForkReceipt, StaleCall
+from satay.recorder import lay_out
+from satay.rehearsals import Issued, Rehearsal
+from satay.replay import (
+    CALL_KIND,
+    OUTCOME_TYPES,
+    SHARE_CHILDREN,
+    blob_reference,
+    facts,
+    inherited_child,
+    inherited_children,
+    needed_blobs,
+    open_calls,
+    outcome_call,
+    recorded_call,
+    value_text,
+)
+
+ON_STALE: Final = ("keep", "error", "rerun")
+"""What `on_stale=` may be; the first is the default."""
+
+CHILDREN: Final = ("fork", SHARE_CHILDREN)
+"""What `children=` may be; the first is the default."""
+
+MAX_NAMED_STALE_CALLS: Final = 5
+"""How many stale calls an error names."""
 
 _OPAQUE: Final = value_codec(Any)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedCut:
-    """Where a fork was asked to begin: before a task's call, or after the entry `fork_point_seq`."""
+class ForkOptions(TypedDict, total=False):
+    """What `fork`, `plan_fork` and `sweep` take by keyword; see `App.fork`."""
 
-    before_task: str | None = None
-    before_ordinal: int | None = None
-    before_key: str | None = None
-    fork_point_seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ForkReceipt:
-    """What a fork asked for and what it inherited. Written once, in the fork's `RunForked` entry.
-
-    The prefix is the source's entries 1 to `resolved_seq`, of which the last is a `resolved_entry`; `prefix_digest` is
-    the digest of that entry, in hexadecimal, in the source and in the fork alike. `calls_inherited` have their outcome
-    in the prefix; `calls_in_flight` were outstanding at the cut and run again. `saved_cost` is what the attempts in the
-    prefix recorded as their cost, `saved_seconds` the time that the inherited calls took, side by side ones once.
-    """
-
-    run_id: str
-    source_id: str
-    root_id: str
-    requested: RequestedCut
-    resolved_seq: int
-    resolved_entry: str
-    prefix_digest: str
-    calls_inherited: int
-    calls_in_flight: tuple[str, ...]
-    is_restorable: bool
-    input_overridden: bool
+    before_task: str | Task[..., Any]
+    before_event: str | type[Any]
+    before_child: str | Workflow[..., Any]
+    before_ordinal: int | None
+    before_key: str | None
+    after_task: str | Task[..., Any]
+    after_ordinal: int | None
+    after_key: str | None
+    at: str
+    fork_point_seq: int
+    keep_siblings: bool
+    workflow_input: Any
     intervention: Any
-    source_code_version: str
-    code_version: str
-    saved_cost: float
-    saved_seconds: float
-
-    def to_json(self) -> str:
-        """The receipt as it is stored."""
-        data = asdict(self)
-        data["intervention"] = json.loads(_OPAQUE.encode(self.intervention, "the intervention of a fork"))
-        return json.dumps(data, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> "ForkReceipt":
-        """Read a stored receipt back."""
-        data = json.loads(text)
-        data["requested"] = RequestedCut(**data["requested"])
-        data["calls_in_flight"] = tuple(data["calls_in_flight"])
-        data["intervention"] = _OPAQUE.decode(json.dumps(data["intervention"]), "the intervention of a fork")
-        return cls(**data)
-
-
-def resolve_cut(source: RunRecord, entries: Sequence[Entry], cut: RequestedCut) -> int:
-    """The seq of the last entry that the fork inherits. Raises `ForkValidationError`."""
-    run_id = source.run_id
-    if (cut.before_task is None) == (cut.fork_point_seq is None):
-        raise _refusal(run_id, "pass exactly one of before_task= and fork_point_seq=")
-    if cut.before_ordinal is not None and cut.before_key is not None:
-        raise _refusal(run_id, "pass before_ordinal= or before_key=, not both: a call has one or the other")
-    if cut.before_task is None:
-        if cut.before_ordinal is not None or cut.before_key is not None:
-            raise _refusal(run_id, "before_ordinal= and before_key= go with before_task=")
-        return _checked_point(run_id, entries, cut.fork_point_seq)
-    return _before_task(run_id, entries, cut) - 1
-
-
-def _checked_point(run_id: str, entries: Sequence[Entry], point: int | None) -> int:
-    if isinstance(point, bool) or not isinstance(point, int) or not point >= 1:
-        raise _refusal(run_id, f"fork_point_seq={point!r} is not an entry; entries count from 1")
-    if point > len(entries) or entries[point - 1].type in TERMINAL_ENTRIES:
-        last = entries[-1]
-        raise _refusal(
-            run_id,
-            f"fork_point_seq={point} keeps the whole run, which ends with {last.type} at entry {last.seq}, so nothing "
-            f"would run again; choose an entry before {last.seq}",
-        )
-    return point
-
-
-def _before_task(run_id: str, entries: Sequence[Entry], cut: RequestedCut) -> int:
-    calls = [(entry.seq, recorded_call(entry)) for entry in entries if entry.type == EntryType.TASK_SCHEDULED]
-    named = [(seq, call) for seq, call in calls if call.name == cut.before_task]
-    if not named:
-        names = list(dict.fromkeys(call.name for _, call in calls))
-        close = get_close_matches(str(cut.before_task), names, 1)
-        raise ForkValidationError(
-            f"run {run_id!r} never scheduled a task named {cut.before_task!r}; it ran "
-            + (", ".join(map(repr, names)) or "no task")
-            + (f"; did you mean {close[0]!r}?" if close else ""),
-            run_id=run_id,
-        )
-    wanted: int | str | None = cut.before_ordinal if cut.before_key is None else cut.before_key
-    if cut.before_key is not None and not isinstance(cut.before_key, str):
-        raise _refusal(run_id, f"before_key={cut.before_key!r} is not a text; calls without a key have an ordinal")
-    if wanted is None:
-        return named[0][0]
-    for seq, call in named:
-        if call.occurrence == wanted and type(call.occurrence) is type(wanted):
-            return seq
-    what = f"the ordinal {wanted!r}" if cut.before_key is None else f"the key {wanted!r}"
-    raise _refusal(
-        run_id, f"no call of task {cut.before_task!r} has {what}; it ran {', '.join(str(call) for _, call in named)}"
-    )
-
-
-def _refusal(run_id: str, problem: str) -> ForkValidationError:
-    return ForkValidationError(f"run {run_id!r} cannot be forked like this: {problem}", run_id=run_id)
+    tool_policies: Mapping[str, str]
+    overrides: Mapping[tuple[str, int | str], Any]
+    raises: Mapping[tuple[str, int | str], BaseException]
+    reason: str | None
+    on_stale: str
+    children: str
+    expected_head: int | None
+    allow_unfinished: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a fork is asked to be. `input_text` is None where the source's input is kept."""
+    """What a fork is asked to be."""
 
     cut: RequestedCut
-    input_text: str | None = None
+    workflow_input: Any = MISSING
     intervention: Any = None
+    tool_policies: object = None
+    overrides: object = None
+    raises: object = None
+    reason: str | None = None
+    children: str = "fork"
+    expected_head: int | None = None
+    allow_unfinished: bool = False
 
 
-def plan_new_fork(
-    source: RunRecord,
-    origin: Origin,
-    prefix: Sequence[Entry],
-    definition: Workflow[..., Any],
-    request: ForkRequest,
-    run_id: str,
-    owner: str,
-    clock: Clock,
-) -> tuple[NewFork, ForkReceipt, Origin]:
-    """Everything that a journal needs to create the fork, the receipt, and the constants of the new run.
+def parse_options(options: Mapping[str, Any]) -> ForkRequest:
+    """Check what a caller gave by keyword. Raises `UsageError` for an option that there is not."""
+    known = ForkOptions.__annotations__
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            raise UsageError(
+                f"a fork has no option {name!r}; "
+                + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, sorted(known)))}")
+            )
+    given = {name: option for name, option in options.items() if name not in _CUT_OPTIONS}
+    cut = {name: option for name, option in options.items() if name in _CUT_OPTIONS}
+    for name, kind in (("before_task", Task), ("after_task", Task), ("before_child", Workflow)):
+        if name in cut:
+            cut[name] = _name(cut[name], name, kind)
+    if isinstance(cut.get("before_event"), type):
+        cut["before_event"] = default_name(cut["before_event"])
+    _check_choice("on_stale", cut.get("on_stale", ON_STALE[0]), ON_STALE)
+    _check_choice("children", given.get("children", CHILDREN[0]), CHILDREN)
+    reason = given.get("reason")
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidValueError(f"reason={shown(reason)} is not a text")
+    return ForkRequest(RequestedCut(**cut), **given)
 
-    `prefix` is what the fork inherits: the source's entries up to the cut.
-    """
-    through = len(prefix)
-    in_flight = open_calls(prefix)
-    receipt_text = _receipt(source, origin, prefix, in_flight, definition, request, run_id).to_json()
-    receipt = ForkReceipt.from_json(receipt_text)  # A copy: the caller may change what it gave as the intervention.
-    now = clock.now()
-    new_origin = origin._replace(
+
+_CUT_OPTIONS: Final = frozenset(RequestedCut.__dataclass_fields__)
+
+
+def _name(given: object, option: str, kind: type[Task[..., Any] | Workflow[..., Any]]) -> object:
+    name = given.name if isinstance(given, kind) else given
+    if name is not None and not isinstance(name, str):
+        noun = "task" if kind is Task else "workflow"
+        raise UsageError(f"{option}={shown(given)} names no {noun}; give a @satay.{noun}, or its name")
+    return name
+
+
+def _check_choice(name: str, given: object, choices: Sequence[str]) -> None:
+    if given not in choices:
+        raise InvalidValueError(f"{name}={shown(given)} is none of {', '.join(map(repr, choices))}")
+
+
+class ForkHost(DriveHost, Protocol):
+    """What forks need of the scheduler."""
+
+    archive: Archive
+    owner_id: str
+
+    def step(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call back when no task is current, so that a body may be stepped."""
+        ...
+
+    def adopt(self, drive: Drive, resumed: bool) -> None: ...
+
+    def adopt_rehearsed(self, drive: Drive, lease: Lease, origin: Origin, last: Entry) -> None: ...
+
+    async def take_over(self, run_id: str) -> Drive | None: ...
+
+
+class _Source(NamedTuple):
+    """A source, read, and the request made concrete for it."""
+
+    record: RunRecord
+    entries: Sequence[Entry]
+    definition: Workflow[..., Any]
+    request: ForkRequest
+    input_text: str | None
+    overrides: Sequence[Override]
+    policies: Mapping[str, ToolPolicy]
+    calls: Mapping[int, CallId]
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+
+class _Governor(NamedTuple):
+    """The run that a fork is started by as its child, and the terms that hold for both."""
+
+    parent_id: str
+    terms: ForkTerms
+
+
+class _Rehearsed(NamedTuple):
+    """A fork as it would be: where it is cut, what it inherits, and the drive that has replayed that."""
+
+    cut: Cut
+    prefix: Sequence[Entry]
+    blobs: Mapping[str, str]
+    origin: Origin
+    drive: Drive
+    stale: Sequence[StaleCall]
+    error: BaseException | None
+    at: int
+
+
+class Forks:
+    """Plans and makes the forks of one scheduler."""
+
+    def __init__(self, host: ForkHost) -> None:
+        self._host = host
+
+    async def plan(self, record: RunRecord, request: ForkRequest) -> ForkPlan:
+        """What a fork would be. Writes nothing; raises what making the fork would raise before it writes."""
+        source = await self._read(record, request)
+        rehearsed = await self._rehearse(source, f"{record.run_id}~plan")
+        rehearsed.drive.suspend()
+        return _plan(source, rehearsed)
+
+    async def make(self, record: RunRecord, request: ForkRequest, fork_id: str) -> ForkReceipt:
+        """Write the fork and drive it. The receipt, also of a fork that was there and was asked for the same."""
+        return await self._make(record, request, fork_id, None)
+
+    async def make_child(self, record: RunRecord, at: int, run_id: str, parent_id: str, terms: ForkTerms) -> None:
+        """Fork a child of the source as it stood at a moment, as a child of the fork. Asking again changes nothing."""
+        entries = await self._host.archive.entries(record.run_id)
+        last = len(entries) - 1 if record.status.is_terminal else len(entries)
+        point = max(1, sum(1 for entry in entries[:last] if entry.at < at))
+        request = ForkRequest(
+            RequestedCut(fork_point_seq=point), allow_unfinished=True, intervention=terms.intervention
+        )
+        await self._make(record, request, run_id, _Governor(parent_id, terms))
+
+    async def _make(
+        self, record: RunRecord, request: ForkRequest, fork_id: str, governor: _Governor | None
+    ) -> ForkReceipt:
+        source = await self._read(record, request)
+        if governor is not None:
+            source = source._replace(policies=governor.terms.policies)
+        if await self._host.journal.record(fork_id) is not None:
+            return await self._same_fork(fork_id, source)
+        rehearsed = await self._rehearse(source, fork_id)
+        try:
+            return await self._write(source, rehearsed, fork_id, governor)
+        except RunExistsError:
+            rehearsed.drive.suspend()
+            return await self._same_fork(fork_id, source)
+        except BaseException:
+            rehearsed.drive.suspend()
+            raise
+
+    # --- the source ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, record: RunRecord, request: ForkRequest) -> _Source:
+        run_id = record.run_id
+        if not record.status.is_terminal and not request.allow_unfinished:
+            raise ForkValidationError(
+                f"run {run_id!r} is {record.status}; a fork is made of a run that has ended. Wait for it, cancel "
+                "it, or pass allow_unfinished=True to fork what is committed now",
+                run_id=run_id,
+            )
+        definition = find_workflow(record.workflow, run_id)
+        given = request.workflow_input
+        text = None if given is MISSING else definition.encode_input(given)
+        entries = await self._host.archive.entries(run_id)
+        calls = {entry.seq: recorded_call(entry) for entry in entries if entry.type in CALL_KIND}
+        known = {*tasks.names(), *(call.name for call in calls.values() if call.kind is CallKind.TASK)}
+        own = {} if request.tool_policies is None else parse_policies(request.tool_policies, known)
+        return _Source(
+            record,
+            entries,
+            definition,
+            request,
+            text,
+            parse_overrides(run_id, list(calls.values()), request.overrides, request.raises),
+            {**_inherited_policies(entries), **own},
+            calls,
+        )
+
+    def _check_head(self, source: _Source) -> None:
+        expected, head = source.request.expected_head, len(source.entries)
+        if expected is not None and expected != head:
+            raise refusal(
+                source.run_id,
+                f"expected_head={expected!r}, and its last entry is {head}: it has moved on, so look at it again",
+            )
+
+    # --- the rehearsal ------------------------------------------------------------------------------------------------
+
+    async def _rehearse(self, source: _Source, fork_id: str) -> _Rehearsed:
+        """Find the cut and replay what it keeps; again before the first stale call where that is asked for."""
+        self._check_head(source)
+        overridden = [override.call for override in source.overrides]
+        cut = resolve_cut(source.run_id, source.entries, source.calls, source.request.cut, overridden)
+        await self._check_children(source, cut)
+        rehearsed = await self._replay(source, cut, fork_id)
+        if not rehearsed.stale:
+            return rehearsed
+        match source.request.cut.on_stale:
+            case "error":
+                rehearsed.drive.suspend()
+                raise _stale_error(source.run_id, rehearsed.stale)
+            case "rerun":
+                rehearsed.drive.suspend()
+                first = rehearsed.stale[0]
+                earlier = Cut(CutRule.STALE, first.seq - 1, source.calls[first.seq])
+                return await self._replay(source, earlier, fork_id)
+            case _:
+                return rehearsed
+
+    async def _check_children(self, source: _Source, cut: Cut) -> None:
+        """Refuse to share a child that was cancelled with its parent: that is no outcome of the call."""
+        if source.request.children != SHARE_CHILDREN:
+            return
+        prefix = source.entries[: cut.through_seq]
+        before = inherited_children(prefix)
+        for seq, entry in open_calls(prefix).items():
+            if entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED or seq == cut.again:
+                continue
+            child_id = before[seq].run_id if seq in before else facts(entry)["run_id"]
+            record = await self._host.journal.record(child_id)
+            if record is None or record.status == RunStatus.CANCELLED:
+                state = "is not in this journal" if record is None else "was cancelled with its parent"
+                raise refusal(
+                    source.run_id, f"its child {child_id!r} {state} and cannot be shared; pass children='fork'"
+                )
+
+    async def _replay(self, source: _Source, cut: Cut, fork_id: str) -> _Rehearsed:
+        host = self._host
+        prefix = source.entries[: cut.through_seq]
+        references = needed_blobs(prefix) | {digest for entry in cut.kept if (digest := blob_reference(entry))}
+        blobs = await host.archive.values(source.run_id, source.entries, references)
+        at = host.clock.now()
+        first = prefix[0]._replace(at=at)
+        terms = _terms(source, fork_id, cut, "")
+        origin = _origin(source, origin_of(source.run_id, prefix, blobs), terms, at, len(prefix))
+        after, own_blobs = _after_prefix(source, cut, fork_id, prefix[-1], at, blobs, "null")
+        blobs = {**blobs, **{blob.sha256: blob.text for blob in own_blobs}}
+        drive = Drive(host, Lease(fork_id, 0, 0), source.definition, origin, [first, *prefix[1:], *after], blobs)
+        ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error))
+        try:
+            host.step(drive.rehearse, rehearsal)
+            error = await ended
+            stale = await self._stale(source, rehearsal.differing)
+        except BaseException:
+            drive.suspend()
+            raise
+        return _Rehearsed(cut, prefix, blobs, origin, drive, stale, error, at)
+
+    async def _stale(self, source: _Source, differing: Sequence[Issued]) -> list[StaleCall]:
+        entries = [issued.entry for issued in differing]
+        references = {digest for entry in entries if (digest := blob_reference(entry))}
+        blobs = await self._host.archive.values(source.run_id, entries, references)
+        stale = []
+        for entry, issued in sorted(differing):
+            recorded = value_text(entry) or blobs.get(blob_reference(entry) or "", "null")
+            differences, _ = find_differences(to_plain(recorded), to_plain(issued), 1)
+            if differences:
+                stale.append(StaleCall(str(recorded_call(entry)), entry.seq, differences[0].path))
+        return stale
+
+    # --- the writing --------------------------------------------------------------------------------------------------
+
+    async def _write(
+        self, source: _Source, rehearsed: _Rehearsed, fork_id: str, governor: _Governor | None
+    ) -> ForkReceipt:
+        host = self._host
+        prefix, cut = rehearsed.prefix, rehearsed.cut
+        receipt = _receipt(source, rehearsed, fork_id)
+        if governor is None:
+            terms = _terms(source, fork_id, cut, receipt.receipt_id)
+        else:
+            terms = replace(governor.terms, source_id=source.run_id, source_head=len(source.entries))
+        origin = rehearsed.origin._replace(terms=terms, parent_id=None if governor is None else governor.parent_id)
+        first, blobs = workflow_created(source.definition, origin, rehearsed.at)
+        after, more = _after_prefix(source, cut, fork_id, prefix[-1], rehearsed.at, rehearsed.blobs, receipt.to_json())
+        run = NewRun(
+            run_id=fork_id,
+            workflow=source.definition.name,
+            created_at=rehearsed.at,
+            owner=host.owner_id,
+            code_version=source.definition.code_version,
+            parent_id=origin.parent_id,
+            forked_from=source.run_id,
+            fork_seq=len(prefix),
+        )
+        lease = await host.journal.fork(
+            NewFork(
+                run=run,
+                source_id=source.run_id,
+                through_seq=len(prefix),
+                prefix_digest=prefix[-1].digest,
+                first=first,
+                after=after,
+                waits=_waits(source, cut, fork_id, prefix),
+                blobs=[*blobs, *more],
+            )
+        )
+        if rehearsed.error is None:
+            host.adopt_rehearsed(rehearsed.drive, lease, origin, after[-1])
+        else:  # The fork stops with this error; whoever waits for its result is told.
+            entries = [first, *prefix[1:], *after]
+            every_blob = {**rehearsed.blobs, **{blob.sha256: blob.text for blob in more}}
+            host.adopt(Drive(host, lease, source.definition, origin, entries, every_blob), resumed=False)
+        return receipt
+
+    async def _same_fork(self, fork_id: str, source: _Source) -> ForkReceipt:
+        """The receipt of the fork that has the id, if it was asked for the same."""
+        archive = self._host.archive
+        text = await archive.receipt_text(fork_id)
+        if text is None:
+            raise RunConflictError(f"run {fork_id!r} is there already; a fork needs an id of its own", run_id=fork_id)
+        receipt = ForkReceipt.from_json(text)
+        first = (await self._host.journal.read(fork_id, limit=1))[0]
+        differing = _differing(receipt, first, source)
+        if differing:
+            raise RunConflictError(
+                f"fork {fork_id!r} is there already and was asked for differently: {', '.join(differing)} differ; "
+                "choose another id",
+                run_id=fork_id,
+            )
+        await self._host.take_over(fork_id)
+        return receipt.as_replayed()
+
+
+# --- what a fork is made of -------------------------------------------------------------------------------------------
+
+
+def _inherited_policies(entries: Sequence[Entry]) -> Mapping[str, ToolPolicy]:
+    terms = facts(entries[0]).get("terms") if '"terms":' in entries[0].payload else None
+    return {} if terms is None else {name: ToolPolicy(policy) for name, policy in terms["policies"].items()}
+
+
+def _terms(source: _Source, fork_id: str, cut: Cut, receipt_id: str) -> ForkTerms:
+    return ForkTerms(
+        fork_id=fork_id,
+        source_id=source.run_id,
+        source_head=len(source.entries),
+        cut=str(cut),
+        receipt_id=receipt_id,
+        policies=source.policies,
+        intervention=_copied(source.request.intervention),
+    )
+
+
+def _copied(intervention: Any) -> Any:
+    """A copy that went through the codec: the caller may change what it gave."""
+    where = "the intervention of a fork"
+    return _OPAQUE.decode(_OPAQUE.encode(intervention, where), where)
+
+
+def _origin(source: _Source, inherited: Origin, terms: ForkTerms, at: int, through_seq: int) -> Origin:
+    return inherited._replace(
         # Where nothing but the creation is inherited, no time of the source's has passed.
-        started_at=now if len(prefix) == 1 else origin.started_at,
-        input_text=origin.input_text if request.input_text is None else request.input_text,
+        started_at=at if through_seq == 1 else inherited.started_at,
+        input_text=inherited.input_text if source.input_text is None else source.input_text,
         parent_id=None,
-        intervention=receipt.intervention,
+        terms=terms,
     )
-    first, blobs = workflow_created(definition, new_origin, now)
-    recorder = Recorder(Lease(run_id, 0, 0), clock, prefix[-1])
-    recorder.record(
-        EntryType.RUN_FORKED,
-        f'"run_id":{json_quote(run_id)},"source_id":{json_quote(source.run_id)}',
-        receipt_text,
-    )
-    turn = recorder.turn(None, None)
-    new_run = NewRun(
-        run_id=run_id,
-        workflow=definition.name,
-        created_at=now,
-        owner=owner,
-        code_version=definition.code_version,
-        forked_from=source.run_id,
-        fork_seq=through,
-    )
-    fork = NewFork(
-        run=new_run,
-        source_id=source.run_id,
-        through_seq=through,
-        prefix_digest=prefix[-1].digest,
-        first=first,
-        after=turn.entries,
-        waits=[wait for entry in in_flight.values() if (wait := _wait(run_id, entry)) is not None],
-        blobs=[*blobs, *turn.blobs],
-    )
-    return fork, receipt, new_origin
 
 
-def _receipt(
-    source: RunRecord,
-    origin: Origin,
-    prefix: Sequence[Entry],
-    in_flight: Mapping[int, Entry],
-    definition: Workflow[..., Any],
-    request: ForkRequest,
-    run_id: str,
-) -> ForkReceipt:
-    reuse = reuse_of(prefix)
-    return ForkReceipt(
-        run_id=run_id,
+def _after_prefix(
+    source: _Source, cut: Cut, fork_id: str, last: Entry, at: int, blobs: Mapping[str, str], receipt_text: str
+) -> tuple[list[Entry], list[Blob]]:
+    """The entries that making the fork writes, with the values that are kept as blobs."""
+    entries: list[Entry] = []
+    own_blobs: list[Blob] = []
+    seq, digest = last.seq, last.digest
+    for type, members, text in _records(source, cut, fork_id, blobs, receipt_text):
+        payload, blob = lay_out(type, members, text)
+        seq += 1
+        digest = chain_digest(digest, type, at, payload)
+        entries.append(Entry(seq, type, at, payload, digest))
+        own_blobs += [] if blob is None else [blob]
+    return entries, own_blobs
+
+
+def _records(source: _Source, cut: Cut, fork_id: str, blobs: Mapping[str, str], receipt_text: str) -> "list[_Record]":
+    request = source.request
+    again = "" if cut.again is None else f',"again":{cut.again}'
+    shares = f',"children":"{SHARE_CHILDREN}"' if request.children == SHARE_CHILDREN else ""
+    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source.run_id)}{again}{shares}'
+    records = [_Record(EntryType.RUN_FORKED, forked, receipt_text)]
+    for override in source.overrides:
+        records.append(_Record(EntryType.OUTCOME_OVERRIDDEN, override.facts(request.reason), override.text))
+    for outcome in cut.kept:
+        records.append(_Record(EntryType.OUTCOME_KEPT, *_kept(outcome, blobs)))
+    return records
+
+
+class _Record(NamedTuple):
+    """An entry before it has a place: its type, its facts and its value."""
+
+    type: str
+    facts: str
+    text: str | None
+
+
+def _kept(outcome: Entry, blobs: Mapping[str, str]) -> tuple[str, str | None]:
+    """The members and the value of the entry that keeps an outcome."""
+    reference = blob_reference(outcome)
+    members = {"call": outcome_call(outcome), "outcome": outcome.type, "source_seq": outcome.seq}
+    for name, fact in read_head(outcome).items():
+        if name != "call" and not name.endswith("_blob"):
+            members[name] = fact
+    text = value_text(outcome) if reference is None else blobs[reference]
+    return json.dumps(members, separators=(",", ":"))[1:-1], text
+
+
+def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceipt:
+    cut, prefix = rehearsed.cut, rehearsed.prefix
+    reuse = reuse_of([*prefix, *cut.kept])
+    request, stale = source.request, rehearsed.stale
+    receipt = ForkReceipt(
+        run_id=fork_id,
         source_id=source.run_id,
-        root_id=origin.root_run_id,
+        root_id=rehearsed.origin.root_run_id,
         requested=request.cut,
+        cut=str(cut),
         resolved_seq=prefix[-1].seq,
         resolved_entry=prefix[-1].type,
+        source_head=len(source.entries),
         prefix_digest=prefix[-1].digest.hex(),
         calls_inherited=reuse.calls,
-        calls_in_flight=tuple(str(recorded_call(entry)) for entry in in_flight.values()),
+        in_flight=tuple(_in_flight(source, cut, fork_id, prefix)),
         is_restorable=True,
-        input_overridden=request.input_text is not None,
+        input_overridden=source.input_text is not None,
         intervention=request.intervention,
-        source_code_version=source.code_version,
-        code_version=definition.code_version,
+        tool_policies=source.policies,
+        overrides=tuple(override.noted() for override in source.overrides),
+        reason=request.reason,
+        children=request.children,
+        stale_calls=tuple(stale[:MAX_LISTED_STALE_CALLS]),
+        stale_count=len(stale),
+        source_code_version=source.record.code_version,
+        code_version=source.definition.code_version,
         saved_cost=reuse.usage.cost,
         saved_seconds=reuse.seconds,
     )
+    return receipt.stored()
 
 
-def _wait(run_id: str, entry: Entry) -> Wait | None:
-    """The wait that an outstanding call of the prefix needs in the fork."""
-    kind = CALL_KIND[entry.type]
-    if kind is CallKind.EVENT:
-        known = facts(entry)
-        return Wait(entry.seq, known["event"], known["match"])
-    if kind is CallKind.CHILD:
-        call: CallId = recorded_call(entry)
-        return Wait(entry.seq, CHILD_ENDED, child_run_id(run_id, call.name, call.occurrence))
-    return None
+# --- what is outstanding at the cut -----------------------------------------------------------------------------------
+
+
+def _in_flight(source: _Source, cut: Cut, fork_id: str, prefix: Sequence[Entry]) -> list[CallInFlight]:
+    kept = {outcome_call(entry) for entry in cut.kept}
+    overridden = {override.call for override in source.overrides}
+    found = []
+    for seq in open_calls(prefix):
+        call = source.calls[seq]
+        if call in overridden:
+            action = "override"
+        elif seq in kept:
+            action = "keep"
+        else:
+            action = _action(source, call, is_again=seq == cut.again)
+        found.append(CallInFlight(str(call), seq, action))
+    return found
+
+
+def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
+    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
+    match call.kind:
+        case CallKind.TASK:
+            known = tasks.get(call.name)
+            effect = Effect.UNDECLARED if known is None else known.effect
+            policy = ruling_for(source.policies, call.name, effect).policy
+            if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+                return policy.value
+            return "ask" if effect is Effect.EXTERNAL and policy is ToolPolicy.AUTO else "rerun"
+        case CallKind.CHILD:
+            return "rerun" if is_again else source.request.children
+        case CallKind.TIMER | CallKind.EVENT:
+            return "wait"
+
+
+def _waits(source: _Source, cut: Cut, fork_id: str, prefix: Sequence[Entry]) -> list[Wait]:
+    """The waits that the outstanding calls of the prefix need in the fork."""
+    waits = []
+    before = inherited_children(prefix)
+    for seq, entry in open_calls(prefix).items():
+        kind = CALL_KIND[entry.type]
+        known = facts(entry) if kind in (CallKind.EVENT, CallKind.CHILD) else {}
+        if kind is CallKind.EVENT:
+            waits.append(Wait(seq, known["event"], known["match"]))
+        elif kind is CallKind.CHILD:
+            source_id = before[seq].run_id if seq in before else known["run_id"]
+            child = inherited_child(fork_id, entry, source_id, source.request.children, 0)
+            waits.append(Wait(seq, CHILD_ENDED, child.run_id))
+    return waits
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(source: _Source, rehearsed: _Rehearsed) -> ForkPlan:
+    cut, prefix = rehearsed.cut, rehearsed.prefix
+    if rehearsed.error is not None and not isinstance(rehearsed.error, NondeterminismError):
+        raise rehearsed.error
+    calls = _planned_calls(source, rehearsed)
+    reuse = reuse_of([*prefix, *cut.kept])
+    again = [call for call in calls if call.action in _MADE_AGAIN]
+    return ForkPlan(
+        source_id=source.run_id,
+        cut=str(cut),
+        resolved_seq=prefix[-1].seq,
+        resolved_entry=prefix[-1].type,
+        calls=tuple(calls),
+        stale_calls=tuple(rehearsed.stale),
+        tool_policies=source.policies,
+        input_overridden=source.input_text is not None,
+        divergence=None if rehearsed.error is None else str(rehearsed.error),
+        saved_cost=reuse.usage.cost,
+        saved_seconds=reuse.seconds,
+        expected_cost=fsum(call.cost for call in again),
+        expected_seconds=sum(call.seconds or 0.0 for call in again),
+    )
+
+
+_MADE_AGAIN: Final = frozenset({"run", "rerun", "ask", "fork", "wait"})
+
+
+def _planned_calls(source: _Source, rehearsed: _Rehearsed) -> list[PlannedCall]:
+    actions = {call.seq: call.action for call in _in_flight(source, rehearsed.cut, "", rehearsed.prefix)}
+    overridden = {override.call for override in source.overrides}
+    through = len(rehearsed.prefix)
+    paths = {stale.seq: stale.path for stale in rehearsed.stale}
+    spent = _spent(source.entries)
+    planned = []
+    for seq, call in source.calls.items():
+        if seq in actions:
+            action = actions[seq]
+        elif seq <= through:
+            action = "inherit"
+        elif call in overridden:
+            action = "override"
+        else:
+            action = _action(source, call, is_again=True)
+            action = "run" if action in ("rerun", "ask") else action
+        cost, seconds = spent.get(seq, (0.0, None))
+        planned.append(PlannedCall(str(call), seq, action, cost, seconds, paths.get(seq)))
+    return planned
+
+
+def _spent(entries: Sequence[Entry]) -> dict[int, tuple[float, float | None]]:
+    """What was recorded of cost and time, by the seq of the call."""
+    spent: dict[int, tuple[float, float | None]] = {}
+    for entry in entries:
+        if not entry.payload.startswith('{"call":'):
+            continue
+        call = outcome_call(entry)
+        cost, seconds = spent.get(call, (0.0, None))
+        if '"usage":' in entry.payload:
+            cost += fsum(use["cost"] for use in read_head(entry).get("usage", ()))
+        if entry.type in OUTCOME_TYPES:
+            seconds = (entry.at - entries[call - 1].at) / MICROSECONDS
+        spent[call] = (cost, seconds)
+    return spent
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def _stale_error(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixError:
+    named = ", ".join(f"{call.call} at {call.path}" for call in stale[:MAX_NAMED_STALE_CALLS])
+    more = "" if len(stale) <= MAX_NAMED_STALE_CALLS else f" and {len(stale) - MAX_NAMED_STALE_CALLS} more"
+    return StalePrefixError(
+        f"a fork of run {run_id!r} would inherit calls whose arguments would be others now: {named}{more}; cut before "
+        "the first of them, or pass on_stale='rerun', which does, or on_stale='keep'",
+        run_id=run_id,
+        calls=[call.call for call in stale],
+    )
+
+
+def _differing(there: ForkReceipt, first: Entry, source: _Source) -> list[str]:
+    """What a fork that is there was asked for differently."""
+    request = source.request
+    pairs = {
+        "source": (there.source_id, source.run_id),
+        "the cut": (there.requested, request.cut),
+        "workflow_input": (there.input_overridden, source.input_text is not None),
+        "intervention": (_OPAQUE.encode(there.intervention, ""), _OPAQUE.encode(request.intervention, "")),
+        "tool_policies": (there.tool_policies, source.policies),
+        "overrides": (set(there.overrides), {override.noted() for override in source.overrides}),
+        "reason": (there.reason, request.reason),
+        "children": (there.children, request.children),
+    }
+    differing = [name for name, (one, other) in pairs.items() if one != other]
+    if "workflow_input" not in differing and source.input_text is not None and not has_input(first, source.input_text):
+        differing.append("workflow_input")
+    return differing

@@ -6,7 +6,7 @@ Without a block they open the default app of the running event loop, which close
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
@@ -15,11 +15,14 @@ from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_duration, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.context import current_schedule
-from satay.definitions import P, Task, Workflow
+from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
+from satay.forks import ForkOptions
 from satay.handles import ForkHandle, RunHandle, RunOrId
 from satay.model import MISSING, Missing
+from satay.plans import ForkPlan
+from satay.receipts import ForkReceipt
 from satay.reports import Comparison
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
@@ -182,57 +185,23 @@ def resume(run_id: RunOrId) -> RunHandle[Any]:
 
 @overload
 async def fork(
-    source: RunHandle[R],
-    /,
-    *,
-    before_task: str | Task[..., Any] | None = None,
-    before_ordinal: int | None = None,
-    before_key: str | None = None,
-    fork_point_seq: int | None = None,
-    workflow_input: Any = MISSING,
-    intervention: Any = None,
-    run_id: str | None = None,
-    allow_unfinished: bool = False,
+    source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
 ) -> ForkHandle[R]: ...
 @overload
-async def fork(
-    source: str,
-    /,
-    *,
-    before_task: str | Task[..., Any] | None = None,
-    before_ordinal: int | None = None,
-    before_key: str | None = None,
-    fork_point_seq: int | None = None,
-    workflow_input: Any = MISSING,
-    intervention: Any = None,
-    run_id: str | None = None,
-    allow_unfinished: bool = False,
-) -> ForkHandle[Any]: ...
-async def fork(
-    source: RunOrId,
-    /,
-    *,
-    before_task: str | Task[..., Any] | None = None,
-    before_ordinal: int | None = None,
-    before_key: str | None = None,
-    fork_point_seq: int | None = None,
-    workflow_input: Any = MISSING,
-    intervention: Any = None,
-    run_id: str | None = None,
-    allow_unfinished: bool = False,
-) -> ForkHandle[Any]:
+async def fork(source: str, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]) -> ForkHandle[Any]: ...
+async def fork(source: RunOrId, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]) -> ForkHandle[Any]:
     """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
-    return await current_app().fork(
-        source,
-        before_task=before_task,
-        before_ordinal=before_ordinal,
-        before_key=before_key,
-        fork_point_seq=fork_point_seq,
-        workflow_input=workflow_input,
-        intervention=intervention,
-        run_id=run_id,
-        allow_unfinished=allow_unfinished,
-    )
+    return await current_app().fork(source, run_id=run_id, **options)
+
+
+async def plan_fork(source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:
+    """What a fork would inherit, run again, refuse and save; see `App.plan_fork`."""
+    return await current_app().plan_fork(source, **options)
+
+
+async def receipt(run_id: RunOrId) -> ForkReceipt | None:
+    """What a fork inherited; None for a run that is not a fork; see `App.receipt`."""
+    return await current_app().receipt(run_id)
 
 
 async def compare(one: RunOrId, other: RunOrId) -> Comparison:

@@ -8,8 +8,8 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from satay.codec import ValueCodec
 from satay.errors import AppClosedError
-from satay.forks import ForkReceipt
 from satay.model import RunStatus
+from satay.receipts import ForkReceipt
 
 R = TypeVar("R")
 
@@ -48,8 +48,6 @@ class RunReader(Protocol):
     async def cancel(self, run_id: str) -> None: ...
 
     async def terminate(self, run_id: str) -> None: ...
-
-    async def receipt(self, run_id: str) -> ForkReceipt | None: ...
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
 
@@ -118,21 +116,16 @@ class RunHandle(Generic[R]):
         await self._wait_created()
         await self._app.terminate(self.run_id)
 
-    async def receipt(self) -> ForkReceipt | None:
-        """What the fork inherited; None for a run that is not a fork."""
-        await self._wait_created()
-        return await self._app.receipt(self.run_id)
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.run_id!r}>"
 
 
 class ForkHandle(RunHandle[R]):
-    """A fork. `fork_receipt` is what it inherited."""
+    """A fork. `receipt` is what it inherited."""
 
     def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: ForkReceipt) -> None:
         super().__init__(app, run_id, result_codec, None)
-        self.fork_receipt = receipt
+        self.receipt = receipt
 
 
 RunOrId: TypeAlias = str | RunHandle[Any]

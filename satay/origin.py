@@ -1,14 +1,16 @@
 """The constants of a run, as the first entries of its journal give them."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from satay.codec import json_quote, value_codec
 from satay.definitions import Workflow
+from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
-from satay.journal import GENESIS, Blob
-from satay.model import Entry, EntryType
+from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, Blob
+from satay.model import FORK_ENTRIES, Entry, EntryType
 from satay.recorder import first_entry
 from satay.replay import blob_reference, facts, value_text
 
@@ -18,10 +20,11 @@ _OPAQUE = value_codec(Any)
 class Origin(NamedTuple):
     """What does not change in the life of a run.
 
-    Forks inherit it, but for the input, the intervention and, where they inherit nothing but the creation, the start.
+    Forks inherit it, but for the input, the terms and, where they inherit nothing but the creation, the start.
 
     `root_run_id` is the run at the beginning of the lineage of forks; idempotency keys are derived from it.
-    `started_at` is where the body's time begins, in microseconds since the epoch.
+    `started_at` is where the body's time begins, in microseconds since the epoch. `terms` are what a fork imposes on
+    the run: on itself, on the children that it starts and on the runs that go on in their place.
     """
 
     root_run_id: str
@@ -29,7 +32,7 @@ class Origin(NamedTuple):
     started_at: int
     input_text: str
     parent_id: str | None = None
-    intervention: Any = None
+    terms: ForkTerms | None = None
 
 
 def workflow_created(definition: Workflow[..., Any], origin: Origin, at: int) -> tuple[Entry, list[Blob]]:
@@ -38,6 +41,7 @@ def workflow_created(definition: Workflow[..., Any], origin: Origin, at: int) ->
     head = (
         f'"workflow":{json_quote(definition.name)},"code_version":{json_quote(definition.code_version)},'
         f'"root":{json_quote(origin.root_run_id)},"seed":{origin.seed},"started_at":{origin.started_at}{parent}'
+        f"{_terms_fact(origin.terms)}"
     )
     return first_entry(EntryType.WORKFLOW_CREATED, at, head, origin.input_text, GENESIS)
 
@@ -58,7 +62,7 @@ def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -
         started_at=known["started_at"],
         input_text=text,
         parent_id=known.get("parent"),
-        intervention=_intervention(run_id, entries, blobs),
+        terms=_terms(run_id, known.get("terms")),
     )
 
 
@@ -70,10 +74,50 @@ def own_fork(run_id: str, entries: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def _intervention(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -> Any:
-    entry = own_fork(run_id, entries)
-    if entry is None:
+def has_input(first: Entry, text: str) -> bool:
+    """Whether the first entry of a run holds this input. The order of members of an object does not matter."""
+    recorded = value_text(first) or blob_reference(first)
+    if len(text) > BLOB_THRESHOLD_BYTES:
+        return recorded == hashlib.sha256(text.encode()).hexdigest()
+    return recorded == text or (recorded is not None and _sorted(recorded) == _sorted(text))
+
+
+def _sorted(text: str) -> str:
+    """JSON text with its members in order, so that `1`, `1.0` and `true` stay apart."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+def fresh_fork(entries: Sequence[Entry]) -> Entry | None:
+    """The entry that made a fork, where nothing has happened in it since."""
+    for entry in reversed(entries):
+        if entry.type not in FORK_ENTRIES:
+            break
+        if entry.type == EntryType.RUN_FORKED:
+            return entry
+    return None
+
+
+def _terms_fact(terms: ForkTerms | None) -> str:
+    if terms is None:
+        return ""
+    plain = {
+        "fork_id": terms.fork_id,
+        "source_id": terms.source_id,
+        "source_head": terms.source_head,
+        "cut": terms.cut,
+        "receipt_id": terms.receipt_id,
+        "policies": terms.policies,
+        "intervention": json.loads(_OPAQUE.encode(terms.intervention, "the intervention of a fork")),
+    }
+    return f',"terms":{json.dumps(plain, separators=(",", ":"))}'
+
+
+def _terms(run_id: str, recorded: dict[str, Any] | None) -> ForkTerms | None:
+    if recorded is None:
         return None
-    receipt = value_text(entry) or blobs[blob_reference(entry) or ""]
-    recorded = json.loads(receipt)["intervention"]
-    return None if recorded is None else _OPAQUE.decode(json.dumps(recorded), f"the intervention of run {run_id!r}")
+    policies = {name: ToolPolicy(policy) for name, policy in recorded["policies"].items()}
+    intervention = _OPAQUE.decode(json.dumps(recorded["intervention"]), f"the intervention of run {run_id!r}")
+    return ForkTerms(**(recorded | {"policies": policies, "intervention": intervention}))

@@ -1,10 +1,12 @@
 """Outcomes: how a recorded one becomes what the branch that waits for it sees. The same live and on replay."""
 
+import json
 from typing import Any
 
 from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.codec import PickleCodec
-from satay.errors import EventTimeoutError, PickleNotAllowedError, SatayError
+from satay.effects import ForkTerms, Ruling
+from satay.errors import EventTimeoutError, PickleNotAllowedError, SatayError, TaskBlockedError
 from satay.failures import rebuilt_child_failure, rebuilt_task_failure
 from satay.loop import WorkflowLoop
 from satay.model import EntryType
@@ -53,6 +55,31 @@ def _failure(call: Call, type: str, text: str) -> BaseException:
     if type == EntryType.EVENT_WAIT_TIMED_OUT:
         key = "" if not isinstance(call, EventCall) or call.key is None else f" with key {call.key!r}"
         return EventTimeoutError(f"no event {call.name!r}{key} came before the wait timed out")
+    if type == EntryType.TASK_BLOCKED:
+        return blocked_error(call.name, text)
     if isinstance(call, ChildCall):
         return rebuilt_child_failure(text, call.name, call.run_id)
     return rebuilt_task_failure(text, call.name)
+
+
+def encode_refusal(terms: ForkTerms, ruling: Ruling, reason: str) -> str:
+    """What is recorded of a call that a tool policy refused."""
+    refusal = {
+        "policy": ruling.policy,
+        "reason": reason,
+        "cut": terms.cut,
+        "fork_id": terms.fork_id,
+        "receipt_id": terms.receipt_id,
+    }
+    return json.dumps(refusal, separators=(",", ":"))
+
+
+def blocked_error(task: str, text: str) -> TaskBlockedError:
+    """The error of a refused call, from what was recorded of it."""
+    refusal: dict[str, str] = json.loads(text)
+    return TaskBlockedError(
+        f"fork {refusal['fork_id']!r} did not run task {task!r}: {refusal['reason']}. It was cut {refusal['cut']} "
+        f"(receipt {refusal['receipt_id'][:16]}); to have the task run, fork with tool_policies={{{task!r}: 'live'}}",
+        task=task,
+        **refusal,
+    )

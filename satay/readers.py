@@ -14,13 +14,12 @@ from satay.comparison import compare_runs
 from satay.definitions import Workflow, workflows
 from satay.errors import InvalidValueError, UsageError, WorkflowCancelledError
 from satay.failures import rebuilt_workflow_failure
-from satay.forks import ForkReceipt
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
 from satay.histories import RunHistory
 from satay.journal import RunQuery
 from satay.model import TERMINAL_ENTRIES, RunRecord, RunStatus
-from satay.origin import own_fork
-from satay.replay import blob_reference, facts, referenced_blobs, value_text
+from satay.receipts import ForkReceipt
+from satay.replay import facts, referenced_blobs
 from satay.reports import Comparison
 from satay.settings import Settings
 from satay.stores.locations import open_journal_for_reading
@@ -103,19 +102,9 @@ class Reader(ABC):
 
     async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
         """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
-        await self._archive()
-        return await self._receipt(await self._id_of(run_id))
-
-    async def _receipt(self, run_id: str) -> ForkReceipt | None:
-        record = await self._record(run_id)
-        if record.fork_seq is None:
-            return None
-        journal = (await self._archive()).journal
-        own = own_fork(run_id, await journal.read(run_id, after=record.fork_seq, limit=1))
-        if own is None:
-            return None
-        blobs = await journal.blobs(referenced_blobs([own]))
-        return ForkReceipt.from_json(value_text(own) or blobs[blob_reference(own) or ""])
+        archive = await self._archive()
+        text = await archive.receipt_text(await self._id_of(run_id))
+        return None if text is None else ForkReceipt.from_json(text)
 
     async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""

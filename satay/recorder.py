@@ -78,6 +78,16 @@ class Recorder:
         self._entries.append(entry)
         return entry
 
+    def follow(self, lease: Lease, digest: bytes) -> None:
+        """Write under this lease, and chain what was gathered to the entry with this digest."""
+        self.lease = lease
+        chained = []
+        for entry in self._entries:
+            digest = chain_digest(digest, entry.type, entry.at, entry.payload)
+            chained.append(entry._replace(digest=digest))
+        self._entries = chained
+        self.digest = digest
+
     def open_wait(self, wait: Wait) -> None:
         self._opened = [*self._opened, wait]
 

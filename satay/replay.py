@@ -43,6 +43,9 @@ _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
 )
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
+_NOTED_VALUES: Final = frozenset(
+    {EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.CALL_REISSUED}
+)
 _CALL_PREFIX: Final = '{"call":'
 _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
 _VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
@@ -309,22 +312,55 @@ def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
     return frozenset([outcome_call(entry) for entry in entries if entry.type == EntryType.CALL_CANCELLED])
 
 
-def inherited_children(entries: Iterable[Entry]) -> dict[int, str]:
-    """The child runs of calls that were open when the run, or an ancestor of it, was forked, by the seq of the call.
+class InheritedChild(NamedTuple):
+    """What a fork makes of a child that was outstanding at its cut.
 
-    Such a call is answered by a fresh child of the fork; every other one by the child that its entry names.
+    `run_id` is the run that answers the call in the fork. It is `source_id` itself where the child is shared, else a
+    fork of `source_id` as it stood at `at`, in microseconds since the epoch.
     """
-    outstanding: dict[int, CallId] = {}
-    children: dict[int, str] = {}
+
+    run_id: str
+    source_id: str
+    at: int
+
+    @property
+    def is_shared(self) -> bool:
+        return self.run_id == self.source_id
+
+
+SHARE_CHILDREN: Final = "share"
+"""What `RunForked` says under `children` where the fork shares the children of its source."""
+
+
+def inherited_children(entries: Iterable[Entry]) -> dict[int, InheritedChild]:
+    """The children of calls that were outstanding when the run, or an ancestor of it, was forked, by seq of the call.
+
+    Every other call is answered by the child that its entry names.
+    """
+    outstanding: dict[int, Entry] = {}
+    children: dict[int, InheritedChild] = {}
+    at = 0
     for entry in entries:
         if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED:
-            outstanding[entry.seq] = recorded_call(entry)
+            outstanding[entry.seq] = entry
         elif outstanding and entry.type in _CHILD_ENDS:
             outstanding.pop(outcome_call(entry), None)
         elif outstanding and entry.type == EntryType.RUN_FORKED:
-            fork_id = facts(entry)["run_id"]
-            children |= {seq: child_run_id(fork_id, call.name, call.occurrence) for seq, call in outstanding.items()}
+            known = facts(entry)
+            for seq, call in outstanding.items():
+                before = children.get(seq)
+                source_id = facts(call)["run_id"] if before is None else before.run_id
+                children[seq] = inherited_child(known["run_id"], call, source_id, known.get("children"), at)
+        at = entry.at
     return children
+
+
+def inherited_child(fork_id: str, call: Entry, source_id: str, children: str | None, at: int) -> InheritedChild:
+    """What a fork makes of the child `source_id` of a call that was outstanding at the cut."""
+    identity = recorded_call(call)
+    is_shared = children == SHARE_CHILDREN
+    own_id = source_id if is_shared else child_run_id(fork_id, identity.name, identity.occurrence)
+    return InheritedChild(own_id, source_id, at)
 
 
 def needed_blobs(entries: Sequence[Entry]) -> set[str]:
@@ -333,10 +369,7 @@ def needed_blobs(entries: Sequence[Entry]) -> set[str]:
     needed = (
         blob_reference(entry)
         for entry in entries
-        if entry.seq == 1
-        or entry.seq in outstanding
-        or entry.type in OUTCOME_TYPES
-        or entry.type == EntryType.RUN_FORKED
+        if entry.seq == 1 or entry.seq in outstanding or entry.type in OUTCOME_TYPES or entry.type in _NOTED_VALUES
     )
     return {digest for digest in needed if digest is not None}
 

@@ -6,26 +6,38 @@ stepped.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import Any, Final
 
+from satay.answers import Answers
 from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Clock, to_datetime
 from satay.codec import ValueCodec, json_quote
 from satay.context import ScheduledLoop
 from satay.definitions import Task, Workflow
 from satay.dues import Dues
-from satay.effects import Effect
+from satay.effects import Effect, ForkTerms, Ruling, ruling_for
 from satay.errors import DuplicateKeyError, SatayError
 from satay.failures import encode_failure
+from satay.histories import read_head
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
 from satay.model import Entry, EntryType, child_run_id
-from satay.origin import Origin
+from satay.origin import Origin, fresh_fork, own_fork
 from satay.recorder import Recorder
-from satay.replay import Divergence, LooseReplay, StrictReplay, cancelled_calls, facts, inherited_children
+from satay.rehearsals import Rehearsal
+from satay.replay import (
+    Divergence,
+    InheritedChild,
+    LooseReplay,
+    StrictReplay,
+    cancelled_calls,
+    facts,
+    inherited_children,
+)
 
 MAX_CLEANUP_CALLS: Final = 100
 """How many durable calls a body may issue after it was asked to cancel; at the next one it is dropped."""
@@ -42,6 +54,8 @@ class Schedule(ABC):
     """
 
     __slots__ = (
+        "_again",
+        "_answers",
         "_attempts",
         "_cancelled",
         "_child_calls",
@@ -72,6 +86,7 @@ class Schedule(ABC):
         "lease",
         "loop",
         "open_waits",
+        "rehearsal",
         "undecided",
     )
 
@@ -89,8 +104,12 @@ class Schedule(ABC):
         self.is_replaying = len(entries) > 1
         self._origin = origin
         self._recorder = Recorder(lease, clock, entries[-1])
-        self._forked_at = entries[-1].at if entries[-1].type == EntryType.RUN_FORKED else None
-        self._inherited_children: Mapping[int, str] = inherited_children(entries)
+        fork = fresh_fork(entries)
+        self._forked_at = None if fork is None else fork.at
+        self._again = None if origin.terms is None else _call_made_again(lease.run_id, entries)
+        self._answers: Answers | None = None
+        self.rehearsal: Rehearsal | None = None
+        self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
         self._attempts: dict[int, AttemptHistory] | None = None
         self._cancelled = cancelled_calls(entries)
         self._early: dict[int, Entry] | None = None
@@ -146,7 +165,16 @@ class Schedule(ABC):
 
     @property
     def intervention(self) -> Any:
-        return self._origin.intervention
+        return None if self._origin.terms is None else self._origin.terms.intervention
+
+    @property
+    def terms(self) -> ForkTerms | None:
+        return self._origin.terms
+
+    def ruling(self, task: Task[..., Any]) -> Ruling | None:
+        """Which tool policy holds for a task; None in a run that no fork has to do with."""
+        terms = self._origin.terms
+        return None if terms is None else ruling_for(terms.policies, task.name, task.effect)
 
     @property
     def random(self) -> Random:
@@ -176,6 +204,8 @@ class Schedule(ABC):
         occurrence, head = self._head(task.head, key)
         call = TaskCall(task, occurrence)
         if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
+            if self._looks_at_arguments and call.entry is not None:
+                self._compare_arguments(call, partial(task.input_codec.encode, args, kwargs, task.input_where))
             return call
         try:
             call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
@@ -183,6 +213,8 @@ class Schedule(ABC):
             self._refuse(call, EntryType.TASK_SCHEDULED, EntryType.TASK_FAILED, head + task.tail, error)
             return call
         self._record_call(call, EntryType.TASK_SCHEDULED, head + task.tail, call.input_text)
+        if self._answers is not None and self._answer(call):
+            return call
         call.is_active = True
         self.active += 1
         if task.effect is Effect.PURE and self._recorder.pending < MAX_PENDING_ENTRIES:
@@ -201,6 +233,8 @@ class Schedule(ABC):
             match = "null" if key is None else json_quote(key)
             due = "null" if call.due is None else str(call.due)
             self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
+            if self._answers is not None and self._answer(call):
+                return call
             self._recorder.open_wait(Wait(call.seq, name, key))
             self._wants_messages = True
             self._watch(call)
@@ -216,23 +250,52 @@ class Schedule(ABC):
         """Issue a child run. Its id derives from this run's, so that starting it again finds the same child."""
         occurrence, head = self._head(f'"child":{json_quote(workflow.name)}', key)
         call = ChildCall(workflow, occurrence, child_run_id(self.run_id, workflow.name, occurrence))
+        where = f"the input of child workflow {workflow.name!r}"
         if not self._is_new(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head):
             if call.entry is not None:
-                call.run_id = self._inherited_children.get(call.seq) or facts(call.entry)["run_id"]
-                self._answer_with(call, call.run_id)
+                call.inherited = self._inherited_children.get(call.seq)
+                recorded = facts(call.entry)["run_id"] if call.inherited is None else call.inherited.run_id
+                self._answer_with(call, recorded)
+                if self._looks_at_arguments:
+                    self._compare_arguments(call, partial(workflow.input_codec.encode, args, {}, where))
             return call
         head = f'{head},"run_id":{json_quote(call.run_id)}'
         try:
-            call.input_text = workflow.input_codec.encode(args, {}, f"the input of child workflow {workflow.name!r}")
+            call.input_text = workflow.input_codec.encode(args, {}, where)
         except SatayError as error:
             scheduled, failed = EntryType.CHILD_WORKFLOW_SCHEDULED, EntryType.CHILD_WORKFLOW_FAILED
             self._refuse(call, scheduled, failed, head, error)
             return call
         self._record_call(call, EntryType.CHILD_WORKFLOW_SCHEDULED, head, call.input_text)
+        if self._answers is not None and self._answer(call):
+            return call
         self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
         self._answer_with(call, call.run_id)
         self._starts.append(call)
         return call
+
+    @property
+    def _looks_at_arguments(self) -> bool:
+        """Whether it matters which arguments the code gives to calls that the history holds."""
+        return self.rehearsal is not None or self._again is not None
+
+    def _compare_arguments(self, call: TaskCall | ChildCall, encode: Callable[[], str]) -> None:
+        """Note the arguments of a call from the history, where the fork makes it again or they are asked for."""
+        if call.seq == self._again:
+            try:
+                call.issued_text = encode()
+            except SatayError as error:
+                call.refusal = encode_failure(error)
+        elif self.rehearsal is not None and call.entry is not None:
+            self.rehearsal.compare(call.entry, encode)
+
+    def _answer(self, call: Call) -> bool:
+        """Deliver the outcome that a fork has in store for a call; false if it has none."""
+        answer = None if self._answers is None else self._answers.find(call)
+        if answer is None:
+            return False
+        self.arrive(answer.arrival(call))
+        return True
 
     def timer_created(self, timer: WorkflowTimer) -> None:
         """The loop asks for a timer: a durable call like the others."""
@@ -396,6 +459,15 @@ class Schedule(ABC):
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
         return self._dues.earliest(self.calls)
+
+
+def _call_made_again(run_id: str, entries: Sequence[Entry]) -> int | None:
+    """The call of the prefix that a fork makes again with the arguments of today, by seq."""
+    fork = own_fork(run_id, entries)
+    if fork is None:
+        return None
+    again = read_head(fork).get("again")
+    return again if isinstance(again, int) else None
 
 
 def _readable(name_fact: str) -> str:

@@ -22,6 +22,7 @@ from satay.children import Children
 from satay.clock import MICROSECONDS, Chance, Clock
 from satay.definitions import Workflow, find_workflow, workflows
 from satay.drive import Drive, DriveSettings
+from satay.effects import ForkTerms
 from satay.errors import (
     JournalConflictError,
     JournalError,
@@ -29,6 +30,8 @@ from satay.errors import (
     NeedsDecisionError,
     SatayError,
 )
+from satay.forks import Forks
+from satay.gates import Gate
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
@@ -37,6 +40,7 @@ from satay.journal import (
     Blob,
     Claim,
     Journal,
+    Lease,
     NewRun,
     Owner,
 )
@@ -102,7 +106,9 @@ class Scheduler:
         self._background: set[asyncio.Task[Any]] = set()
         self._attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
+        self.forks = Forks(self)
         self._children = Children(self)
+        self._gate = Gate(self)
         self._seen_message = 0
         self._living: set[str] = set()
         self._is_closing = False
@@ -224,11 +230,18 @@ class Scheduler:
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     async def create(
-        self, definition: Workflow[..., Any], run_id: str, input_text: str, start_key: str | None, parent_id: str | None
+        self,
+        definition: Workflow[..., Any],
+        run_id: str,
+        input_text: str,
+        *,
+        start_key: str | None = None,
+        parent_id: str | None = None,
+        terms: ForkTerms | None = None,
     ) -> None:
         """Create a run and drive it. Raises `RunExistsError`."""
         now = self.clock.now()
-        origin = Origin(run_id, self.chance.new_seed(), now, input_text, parent_id)
+        origin = Origin(run_id, self.chance.new_seed(), now, input_text, parent_id, terms)
         entry, blobs = workflow_created(definition, origin, now)
         lease = await self.journal.create(self._new_run(definition, origin, now, start_key), [entry], blobs)
         self.adopt(Drive(self, lease, definition, origin, [entry], {}), resumed=False)
@@ -238,6 +251,16 @@ class Scheduler:
         self._drives[drive.run_id] = drive
         self.waiters.forget_failure(drive.run_id)
         self.step(self._begin, drive, resumed)
+
+    def adopt_rehearsed(self, drive: Drive, lease: Lease, origin: Origin, last: Entry) -> None:
+        """Go on with the drive of a fork that was written after it had replayed what it inherits."""
+        self._drives[drive.run_id] = drive
+        self.waiters.forget_failure(drive.run_id)
+        self.step(self._go_on, drive, lease, origin, last)
+
+    def _go_on(self, drive: Drive, lease: Lease, origin: Origin, last: Entry) -> None:
+        if not (self._is_closing or drive.is_suspended):
+            drive.go_on(lease, origin, last)
 
     def _begin(self, drive: Drive, resumed: bool) -> None:
         if self._is_closing or drive.is_suspended:
@@ -312,7 +335,7 @@ class Scheduler:
     # --- what drives ask for ------------------------------------------------------------------------------------------
 
     def start_attempt(self, drive: Drive, call: TaskCall) -> None:
-        if self._is_closing:
+        if self._is_closing or not self._gate.lets_run(drive, call):
             return
         attempt = Attempt(drive, call)
         task = self._loop.create_task(
@@ -434,7 +457,8 @@ class Scheduler:
 
     def successor(self, drive: Drive, input_text: str) -> tuple[NewRun, Sequence[Entry], Sequence[Blob]]:
         now = self.clock.now()
-        origin = Origin(continued_run_id(drive.run_id), self.chance.new_seed(), now, input_text, drive.parent_id)
+        run_id = continued_run_id(drive.run_id)
+        origin = Origin(run_id, self.chance.new_seed(), now, input_text, drive.parent_id, drive.terms)
         entry, blobs = workflow_created(drive.definition, origin, now)
         return self._new_run(drive.definition, origin, now, None), [entry], blobs
 

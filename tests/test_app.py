@@ -245,7 +245,7 @@ def test_a_run_is_named_by_its_id_or_by_a_handle_and_a_task_by_its_name_or_itsel
             await satay.terminate(handle)
             comparison = await satay.compare(handle, fork)
             assert handle.run_id in str(comparison)
-            assert fork.fork_receipt == await app.receipt(fork)
+            assert fork.receipt == await app.receipt(fork)
             assert {fork.run_id} <= {run.run_id for run in await app.runs(forked_from=handle)}
             return [await fork.result(), await app.handle(same).result(), await satay.resume(handle).result()]
 

@@ -13,8 +13,10 @@ from satay.calls import ChildCall, TaskCall
 from satay.children import Children
 from satay.clock import Chance, Clock
 from satay.drive import Drive, DriveSettings
+from satay.effects import ForkTerms
 from satay.errors import RunExistsError
 from satay.failures import encode_failure, parse_failure
+from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, GENESIS, PARENT_ASKS, Append, Blob, Commit, Journal, Lease, NewRun
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin, workflow_created
@@ -87,6 +89,7 @@ class Nursery:
         self.chance = Chance(7)
         self.drive_settings = DriveSettings()
         self.turn_watch = TurnWatch(lambda run_id, seconds, line: None)
+        self.forks = cast(Forks, None)  # No child is inherited here.
         self.children = Children(self)
         self.created: list[str] = []
         self.taken_over: list[str] = []
@@ -101,8 +104,9 @@ class Nursery:
         definition: satay.Workflow[..., Any],
         run_id: str,
         input_text: str,
-        start_key: str | None,
-        parent_id: str | None,
+        *,
+        parent_id: str | None = None,
+        terms: ForkTerms | None = None,
     ) -> None:
         if run_id in self.records.rows:
             raise RunExistsError("there is one", run_id=run_id)

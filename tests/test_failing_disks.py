@@ -443,7 +443,7 @@ WRONG: Final[dict[str, tuple[type[Exception], str, Callable[[Any], Any]]]] = {
     ),
     "no cut": (
         ForkValidationError,
-        "pass exactly one of before_task= and fork_point_seq=",
+        "pass exactly one of before_task=, .* and fork_point_seq=, and none was given",
         lambda app: app.fork("there"),
     ),
     "a task that never ran": (

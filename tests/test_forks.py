@@ -32,6 +32,7 @@ from satay.errors import (
     UnsupportedEntryError,
     WorkflowCancelledError,
 )
+from satay.forks import ForkOptions
 from satay.journal import Append
 from satay.model import Entry, EntryType
 from satay.replay import facts
@@ -202,7 +203,7 @@ async def test_a_fork_before_a_task_runs_that_task_again_and_nothing_before_it(a
 
     assert expected == result
     assert ["synthesize"] == ran
-    await check_prefix(app, "src", fork.fork_receipt)
+    await check_prefix(app, "src", fork.receipt)
 
 
 async def test_the_prefix_ends_immediately_before_the_task_was_scheduled(app: AppUnderTest) -> None:
@@ -210,8 +211,8 @@ async def test_the_prefix_ends_immediately_before_the_task_was_scheduled(app: Ap
     scheduled = await seq_of(app, "src", EntryType.TASK_SCHEDULED, 2)
     fork = await satay.fork("src", before_task="forks.synthesize")
 
-    assert scheduled - 1 == fork.fork_receipt.resolved_seq
-    assert EntryType.TASK_COMPLETED == fork.fork_receipt.resolved_entry
+    assert scheduled - 1 == fork.receipt.resolved_seq
+    assert EntryType.TASK_COMPLETED == fork.receipt.resolved_entry
 
 
 async def test_a_fork_works_on_the_default_app_of_a_directory(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ async def test_a_fork_works_on_the_default_app_of_a_directory(tmp_path: Path) ->
         fork = await satay.fork(handle.run_id, before_task="forks.synthesize")
 
         assert expected == await fork.result()
-        assert fork.fork_receipt == await app.receipt(fork.run_id)
+        assert fork.receipt == await app.receipt(fork.run_id)
 
 
 async def test_without_an_ordinal_a_task_that_ran_often_is_cut_at_its_earliest_call(app: AppUnderTest) -> None:
@@ -230,7 +231,7 @@ async def test_without_an_ordinal_a_task_that_ran_often_is_cut_at_its_earliest_c
     await fork.result()
 
     assert ["draft 0", "draft 1", "draft 2", "draft 3"] == ran
-    assert fork.fork_receipt.resolved_seq == 1
+    assert fork.receipt.resolved_seq == 1
 
 
 @pytest.mark.parametrize("ordinal", [0, 1, 2, 3])
@@ -296,9 +297,9 @@ async def test_fork_point_seq_keeps_entries_up_to_and_including_that_one(
         result = await fork.result()
 
     assert expected == result
-    assert seq == fork.fork_receipt.resolved_seq
+    assert seq == fork.receipt.resolved_seq
     assert again == ran
-    await check_prefix(app, "src", fork.fork_receipt)
+    await check_prefix(app, "src", fork.receipt)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ async def test_an_item_of_a_map_is_cut_at_by_its_key(app: AppUnderTest) -> None:
     fork = await satay.fork("src", before_task="forks.step", before_key="key b")
 
     assert ["a", "b", "c"] == await fork.result()
-    assert ["forks.step[key a]"] == list(fork.fork_receipt.calls_in_flight)
+    assert ["forks.step[key a]"] == list(fork.receipt.calls_in_flight)
     assert ["a", "b", "c"] == sorted(ran)
 
 
@@ -364,7 +365,7 @@ async def test_a_key_that_looks_like_an_ordinal_is_a_key(app: AppUnderTest) -> N
         await satay.fork("src", before_task="forks.step", before_ordinal=1)
     fork = await satay.fork("src", before_task="forks.step", before_key="1")
 
-    assert ("forks.step[0]",) == fork.fork_receipt.calls_in_flight
+    assert ("forks.step[0]",) == fork.receipt.calls_in_flight
 
 
 @satay.workflow(name="forks.numbered_pages")
@@ -428,8 +429,8 @@ async def test_the_new_input_is_in_the_forks_own_creation_and_the_source_keeps_i
 
     assert {"brief": {"topic": "other", "style": "plain"}} == facts(own)["input"]
     assert {"brief": {"topic": "acme", "style": "plain"}} == facts(source)["input"]
-    assert fork.fork_receipt.input_overridden
-    receipt = facts((await entries_of(app, fork.run_id))[fork.fork_receipt.resolved_seq])["receipt"]
+    assert fork.receipt.input_overridden
+    receipt = facts((await entries_of(app, fork.run_id))[fork.receipt.resolved_seq])["receipt"]
     assert receipt["input_overridden"] is True
 
 
@@ -439,7 +440,7 @@ async def test_a_fork_without_an_input_has_its_sources(app: AppUnderTest) -> Non
     await fork.result()
 
     assert facts((await entries_of(app, "src"))[0])["input"] == facts((await entries_of(app, fork.run_id))[0])["input"]
-    assert not fork.fork_receipt.input_overridden
+    assert not fork.receipt.input_overridden
 
 
 @satay.workflow(name="forks.optional")
@@ -454,7 +455,7 @@ async def test_a_missing_input_and_none_are_different_requests(app: AppUnderTest
 
     assert "given" == await kept.result()
     assert "None" == await none.result()
-    assert [False, True] == [kept.fork_receipt.input_overridden, none.fork_receipt.input_overridden]
+    assert [False, True] == [kept.receipt.input_overridden, none.receipt.input_overridden]
 
 
 async def test_an_input_that_is_falsy_is_an_input(app: AppUnderTest) -> None:
@@ -462,14 +463,14 @@ async def test_an_input_that_is_falsy_is_an_input(app: AppUnderTest) -> None:
     fork = await satay.fork("src", before_task="forks.draft", workflow_input=0)
 
     assert [] == await fork.result()
-    assert fork.fork_receipt.input_overridden
+    assert fork.receipt.input_overridden
 
 
 async def test_an_input_equal_to_the_sources_is_an_override_all_the_same(app: AppUnderTest) -> None:
     await finished(app, drafts, 2)
     fork = await satay.fork("src", before_task="forks.draft", workflow_input=2)
 
-    assert fork.fork_receipt.input_overridden
+    assert fork.receipt.input_overridden
 
 
 @pytest.mark.parametrize(
@@ -735,7 +736,7 @@ async def test_a_policy_that_tolerates_divergence_runs_the_other_branch(
 
             assert "a l" == await fork.result()
         assert ["shorten", "a l"] == ran
-        await check_prefix(app, "src", fork.fork_receipt)
+        await check_prefix(app, "src", fork.receipt)
 
 
 # --- what is inherited ------------------------------------------------------------------------------------------------
@@ -749,7 +750,7 @@ async def test_a_fork_is_stamped_with_the_code_of_today(app: AppUnderTest, monke
     fork = await satay.fork("src", before_task="forks.step")
 
     assert "first 2" == await fork.result()
-    assert ["old", "new"] == [fork.fork_receipt.source_code_version, fork.fork_receipt.code_version]
+    assert ["old", "new"] == [fork.receipt.source_code_version, fork.receipt.code_version]
     assert ["old", "new"] == [(await app.run(run_id)).code_version for run_id in ("src", fork.run_id)]
     assert "new" == facts((await entries_of(app, fork.run_id))[0])["code_version"]
 
@@ -769,7 +770,7 @@ async def test_lineage_is_in_the_header_of_the_run(app: AppUnderTest) -> None:
     await fork.result()
     header = await app.run(fork.run_id)
 
-    assert ("src", fork.fork_receipt.resolved_seq) == (header.forked_from, header.fork_seq)
+    assert ("src", fork.receipt.resolved_seq) == (header.forked_from, header.fork_seq)
     assert [fork.run_id] == [run.run_id for run in await app.runs(forked_from="src")]
     assert (None, None) == ((await app.run("src")).forked_from, await app.receipt("src"))
 
@@ -796,22 +797,22 @@ async def test_the_receipt_is_the_same_for_ever(tmp_path: Path) -> None:
         fork = await satay.fork("src", before_task="forks.synthesize", intervention={"why": ("a", 1)}, run_id="fork")
         at_once = await app.receipt("fork")
         await fork.result()
-        stored = (await entries_of(app, "fork"))[fork.fork_receipt.resolved_seq]
+        stored = (await entries_of(app, "fork"))[fork.receipt.resolved_seq]
     async with open_app(tmp_path) as app:
         again = await app.receipt("fork")
 
-        assert fork.fork_receipt == at_once == again
+        assert fork.receipt == at_once == again
         assert again is not None
-        assert fork.fork_receipt.to_json() == again.to_json()
+        assert fork.receipt.to_json() == again.to_json()
         assert again.to_json() in stored.payload
-        assert stored == (await entries_of(app, "fork"))[fork.fork_receipt.resolved_seq]
+        assert stored == (await entries_of(app, "fork"))[fork.receipt.resolved_seq]
         with pytest.raises(AttributeError):
             again.run_id = "other"  # type: ignore[misc]  # a receipt is frozen
 
 
 async def test_the_receipt_counts_what_was_inherited(app: AppUnderTest) -> None:
     await finished(app, report, Brief("acme"))
-    receipt = (await satay.fork("src", before_task="forks.synthesize", run_id="fork")).fork_receipt
+    receipt = (await satay.fork("src", before_task="forks.synthesize", run_id="fork")).receipt
 
     assert ("fork", "src", "src") == (receipt.run_id, receipt.source_id, receipt.root_id)
     assert "forks.synthesize" == receipt.requested.before_task
@@ -838,7 +839,7 @@ async def bill() -> float:
 async def test_the_receipt_says_what_the_prefix_saved(app: AppUnderTest) -> None:
     await finished(app, bill)
     costs = [
-        (await satay.fork("src", before_task="forks.priced", before_ordinal=ordinal)).fork_receipt.saved_cost
+        (await satay.fork("src", before_task="forks.priced", before_ordinal=ordinal)).receipt.saved_cost
         for ordinal in range(3)
     ]
 
@@ -874,7 +875,7 @@ async def test_an_intervention_is_taken_as_it_is_when_the_fork_is_made(app: AppU
     given.append("b")
 
     assert [["a"], ["a"]] == await fork.result()
-    assert fork.fork_receipt == await app.receipt(fork.run_id)
+    assert fork.receipt == await app.receipt(fork.run_id)
 
 
 async def test_an_intervention_that_cannot_be_recorded_is_refused_and_nothing_is_written(app: AppUnderTest) -> None:
@@ -893,9 +894,9 @@ async def test_a_large_intervention_is_kept(tmp_path: Path) -> None:
         await faults.crashed
     async with open_app(tmp_path) as app:
         assert [BIG, BIG] == await app.resume("fork").result()
-        assert fork.fork_receipt == await app.receipt("fork")
+        assert fork.receipt == await app.receipt("fork")
         again = await satay.fork("src", before_task="forks.look", intervention=BIG, run_id="fork")
-        assert fork.fork_receipt == again.fork_receipt
+        assert fork.receipt == again.receipt
         with pytest.raises(RunConflictError, match="intervention"):
             await satay.fork("src", before_task="forks.look", intervention=BIG + "y", run_id="fork")
 
@@ -988,7 +989,7 @@ async def test_large_values_in_the_prefix_are_shared_with_the_source(tmp_path: P
         assert ["on", "end"] == ran
         assert [300_001, *expected[1:]] == await other.result()
         assert count + 1 == blob_count(app)
-        await check_prefix(app, "src", fork.fork_receipt)
+        await check_prefix(app, "src", fork.receipt)
     async with open_app(tmp_path) as app:
         assert expected == await app.handle("fork").result()
 
@@ -1166,7 +1167,7 @@ async def test_an_unfinished_source_is_cut_at_its_last_committed_entry(app: AppU
     await settle(app)
 
     assert RunStatus.WAITING == await fork.status()
-    assert ("answer:0",) == fork.fork_receipt.calls_in_flight
+    assert ("answer:0",) == fork.receipt.calls_in_flight
 
 
 async def test_a_run_that_is_being_driven_is_not_disturbed_by_forks_of_it(app: AppUnderTest) -> None:
@@ -1188,7 +1189,7 @@ async def test_a_fork_is_readable_as_soon_as_its_id_is_known(app: AppUnderTest) 
     shown = await app.receipt(fork.run_id)
 
     assert status in (RunStatus.RUNNING, RunStatus.COMPLETED)
-    assert shown == fork.fork_receipt
+    assert shown == fork.receipt
     assert "new: acme one, acme two" == await app.handle(fork.run_id).result()
 
 
@@ -1343,15 +1344,15 @@ async def test_calls_in_flight_at_the_cut_run_again_as_if_they_had_never_begun(
 
     assert expected == result == [1, 1, 1, 1]
     assert sorted(NAMES[call] for call in NAMES if call > seq or call in in_flight) == sorted(ran)
-    assert len(in_flight) == len(fork.fork_receipt.calls_in_flight)
-    assert sum(call <= seq for call in NAMES) - len(in_flight) == fork.fork_receipt.calls_inherited
+    assert len(in_flight) == len(fork.receipt.calls_in_flight)
+    assert sum(call <= seq for call in NAMES) - len(in_flight) == fork.receipt.calls_inherited
     assert {EntryType.TASK_ATTEMPT_STARTED, EntryType.DECISION_REQUESTED}.isdisjoint(await types_of(app, fork.run_id))
-    await check_prefix(app, "src", fork.fork_receipt)
+    await check_prefix(app, "src", fork.receipt)
 
 
 async def test_the_receipt_names_the_calls_in_flight(app: AppUnderTest) -> None:
     await finished(app, side_by_side, "pure")
-    names = [(await satay.fork("src", fork_point_seq=seq)).fork_receipt.calls_in_flight for seq in (1, 2, 4, 7)]
+    names = [(await satay.fork("src", fork_point_seq=seq)).receipt.calls_in_flight for seq in (1, 2, 4, 7)]
 
     assert [(), ("forks.pure:0",), ("forks.pure:0", "forks.pure:1", "forks.pure:2"), ()] == names
 
@@ -1361,7 +1362,7 @@ async def test_an_external_call_in_flight_at_the_cut_is_not_repeated_blindly(app
     await finished(app, side_by_side, "external")
     in_flight = in_flight_at(await entries_of(app, "src"), seq)
     with untouched(app, "src"):
-        fork = await satay.fork("src", fork_point_seq=seq)
+        fork = await satay.fork("src", fork_point_seq=seq, tool_policies={"*": "auto"})
         await settle(app)
         began = list(ran)
         for call in in_flight:
@@ -1418,7 +1419,7 @@ async def test_a_large_value_that_was_lost_after_the_cut_is_not_needed(app: AppU
 
 async def test_a_fork_before_an_external_call_makes_it_again(app: AppUnderTest) -> None:
     await finished(app, side_by_side, "external")
-    fork = await satay.fork("src", before_task="forks.external")
+    fork = await satay.fork("src", before_task="forks.external", tool_policies={"forks.external": "auto"})
 
     assert [1, 1, 1, 1] == await fork.result()
 
@@ -1430,7 +1431,7 @@ async def test_an_external_call_in_flight_at_the_cut_needs_one_decision_also_if_
         await finished(app, side_by_side, "external")
     faults = Faults().crash_after(type=EntryType.RUN_FORKED)
     async with open_app(tmp_path, faults=faults):
-        making = asyncio.ensure_future(satay.fork("src", fork_point_seq=2, run_id="fork"))
+        making = asyncio.ensure_future(satay.fork("src", fork_point_seq=2, run_id="fork", tool_policies={"*": "auto"}))
         await faults.crashed
         await asyncio.wait([making])
         making.exception()
@@ -1464,7 +1465,8 @@ async def test_a_run_that_needs_a_decision_is_forked_before_the_call(tmp_path: P
         with pytest.raises(ForkValidationError, match="is needs_decision"):
             await satay.fork("src", before_task="forks.external")
         with untouched(app, "src"):
-            fork = await satay.fork("src", before_task="forks.external", allow_unfinished=True)
+            options = ForkOptions(before_task="forks.external", allow_unfinished=True, tool_policies={"*": "auto"})
+            fork = await satay.fork("src", **options)
 
             assert [1, 1] == await fork.result()
         assert RunStatus.NEEDS_DECISION == (await app.run("src")).status
@@ -1475,7 +1477,8 @@ async def test_a_cut_after_the_question_inherits_the_question(tmp_path: Path) ->
     async with open_app(tmp_path) as app:
         last = len(await entries_of(app, "src"))
         with untouched(app, "src"):
-            fork = await satay.fork("src", fork_point_seq=last, allow_unfinished=True)
+            policies = {"forks.external": "auto"}
+            fork = await satay.fork("src", fork_point_seq=last, allow_unfinished=True, tool_policies=policies)
             with pytest.raises(NeedsDecisionError):
                 await fork.result()
             await settle(app)
@@ -1523,7 +1526,7 @@ async def test_every_cut_of_a_source_that_crashed_can_be_forked(tmp_path: Path, 
             assert 4 == len(await fork.result())
             own = (await types_of(app, fork.run_id))[seq:]
             assert {EntryType.WORKFLOW_RESUMED, EntryType.TASK_ATTEMPT_STARTED}.isdisjoint(own)
-            await check_prefix(app, "src", fork.fork_receipt)
+            await check_prefix(app, "src", fork.receipt)
         assert {EntryType.WORKFLOW_RESUMED, EntryType.TASK_ATTEMPT_STARTED} <= {entry.type for entry in source}
 
 
@@ -1646,7 +1649,7 @@ async def test_a_cut_at_the_event_keeps_the_event(app: AppUnderTest) -> None:
     fork = await satay.fork("src", fork_point_seq=await seq_of(app, "src", EntryType.EXTERNAL_EVENT_RECEIVED))
 
     assert expected == await fork.result()
-    assert EntryType.TIMER_CREATED in (await types_of(app, fork.run_id))[fork.fork_receipt.resolved_seq :]
+    assert EntryType.TIMER_CREATED in (await types_of(app, fork.run_id))[fork.receipt.resolved_seq :]
 
 
 async def test_events_to_an_unfinished_source_never_reach_its_fork_nor_the_other_way_round(app: AppUnderTest) -> None:
@@ -1747,7 +1750,7 @@ async def test_a_wait_that_is_open_at_the_cut_keeps_its_moment_of_timing_out(app
     fork = await satay.fork("src", fork_point_seq=2)
 
     assert "timed out" == await fork.result()
-    assert 2 == fork.fork_receipt.resolved_seq
+    assert 2 == fork.receipt.resolved_seq
 
 
 async def test_a_timer_that_is_open_at_the_cut_and_due_in_the_past_fires_at_once(tmp_path: Path) -> None:
@@ -1926,7 +1929,7 @@ async def test_the_same_fork_under_the_same_id_is_the_same_fork(app: AppUnderTes
     results = [await first.result(), await second.result()]
     third = await satay.fork("src", **asked)
 
-    assert first.fork_receipt == second.fork_receipt == third.fork_receipt
+    assert first.receipt == second.receipt == third.receipt
     assert ["new: acme one, acme two"] * 3 == [*results, await third.result()]
     assert ["synthesize"] == ran
     assert ["src", "fork"] == run_ids(app)
@@ -2017,7 +2020,7 @@ async def test_of_two_forks_at_once_with_the_same_id_and_request_one_is_made_and
         *(satay.fork("src", before_task="forks.synthesize", run_id="fork") for _ in range(2))
     )
 
-    assert one.fork_receipt == two.fork_receipt
+    assert one.receipt == two.receipt
     assert await one.result() == await two.result()
     assert ["synthesize"] == ran
 
@@ -2049,7 +2052,7 @@ async def test_two_processes_that_make_the_same_fork_share_it(tmp_path: Path) ->
         results = [await fork.result() for fork in forks]
 
     assert results[0] == results[1]
-    assert forks[0].fork_receipt.to_json() == forks[1].fork_receipt.to_json()
+    assert forks[0].receipt.to_json() == forks[1].receipt.to_json()
     assert ["synthesize"] == ran
 
 
@@ -2112,10 +2115,10 @@ async def test_forks_of_forks_compose_with_cuts_in_inherited_and_own_parts(app: 
     assert ["draft 0", "draft 1", "draft 2"] == await third.result()
     assert ["draft 3", "draft 1", "draft 2"] == ran
     for source_id, fork in (("src", first), ("f1", second), ("f2", third)):
-        await check_prefix(app, source_id, fork.fork_receipt)
-        assert (source_id, "src") == (fork.fork_receipt.source_id, fork.fork_receipt.root_id)
+        await check_prefix(app, source_id, fork.receipt)
+        assert (source_id, "src") == (fork.receipt.source_id, fork.receipt.root_id)
         assert source_id == (await app.run(fork.run_id)).forked_from
-        assert fork.fork_receipt == await app.receipt(fork.run_id)
+        assert fork.receipt == await app.receipt(fork.run_id)
     assert 2 == (await types_of(app, "f2")).count(EntryType.RUN_FORKED)
     assert 1 == (await types_of(app, "f3")).count(EntryType.RUN_FORKED)
 
@@ -2133,7 +2136,7 @@ async def test_every_cut_of_a_fork_of_a_fork_gives_the_same_answer(app: AppUnder
             fork = await satay.fork(source_id, fork_point_seq=seq)
 
             assert expected == await fork.result()
-            await check_prefix(app, source_id, fork.fork_receipt)
+            await check_prefix(app, source_id, fork.receipt)
 
 
 async def test_a_fork_of_a_fork_inherits_from_the_nearest_parent(app: AppUnderTest) -> None:
@@ -2155,7 +2158,7 @@ async def test_an_overridden_input_is_inherited_by_a_fork_of_the_fork(app: AppUn
     further = await satay.fork(fork.run_id, before_task="forks.synthesize")
 
     assert "new: acme one, acme two" == await further.result()
-    assert not further.fork_receipt.input_overridden
+    assert not further.receipt.input_overridden
 
 
 async def test_a_child_is_inherited_through_a_fork_of_a_fork(app: AppUnderTest) -> None:
@@ -2191,7 +2194,7 @@ async def test_a_fork_lives_on_without_its_source_being_driven_again(tmp_path: P
 
         assert ["A", "B", "C"] == await further.result()
         assert ["C"] == ran
-        await check_prefix(app, "f1", further.fork_receipt)
+        await check_prefix(app, "f1", further.receipt)
 
 
 @satay.workflow(name="forks.stations")
@@ -2226,7 +2229,7 @@ async def test_a_crash_while_a_fork_is_made_leaves_it_whole_or_not_there(tmp_pat
 
         assert expected == await fork.result()
         assert {"plan", "research"}.isdisjoint(ran)
-        await check_prefix(app, "src", fork.fork_receipt)
+        await check_prefix(app, "src", fork.receipt)
 
 
 async def test_a_caller_that_is_cancelled_leaves_no_fork_that_nobody_drives(tmp_path: Path) -> None:
@@ -2379,10 +2382,10 @@ async def test_a_comparison_shows_what_a_fork_inherited_and_what_that_saved(app:
     await fork.result()
     other = (await satay.compare("src", fork.run_id)).other
 
-    assert ("src", fork.fork_receipt.resolved_seq) == (other.forked_from, other.fork_seq)
+    assert ("src", fork.receipt.resolved_seq) == (other.forked_from, other.fork_seq)
     assert other.reused is not None
     assert (2, 1.75, 6) == (other.reused.calls, other.reused.usage.cost, other.reused.usage.input_tokens)
-    assert other.reused.usage.cost == fork.fork_receipt.saved_cost
+    assert other.reused.usage.cost == fork.receipt.saved_cost
 
 
 async def test_a_comparison_shows_an_inherited_child_as_replayed_and_a_fresh_one_as_run_again(

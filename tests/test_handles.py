@@ -9,7 +9,6 @@ import pytest
 
 from satay.codec import ValueCodec, value_codec
 from satay.errors import AppClosedError, RunConflictError
-from satay.forks import ForkReceipt
 from satay.handles import RunHandle
 from satay.model import RunStatus
 from tests.driving import in_loop
@@ -34,10 +33,6 @@ class Desk:
     async def terminate(self, run_id: str) -> None:
         self.asked.append(("terminate", run_id))
 
-    async def receipt(self, run_id: str) -> ForkReceipt | None:
-        self.asked.append(("receipt", run_id))
-        return None
-
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
         self.asked.append(("result", run_id, codec, drive))
         return "done"
@@ -60,7 +55,6 @@ QUESTIONS: list[Callable[[RunHandle[str]], Awaitable[Any]]] = [
     RunHandle.status,
     RunHandle.cancel,
     RunHandle.terminate,
-    RunHandle.receipt,
 ]
 
 
@@ -95,7 +89,6 @@ def test_everything_is_asked_of_the_run_that_was_created() -> None:
         ("status", "the first"),
         ("cancel", "the first"),
         ("terminate", "the first"),
-        ("receipt", "the first"),
     ] == in_loop(run())
 
 

@@ -89,7 +89,7 @@ PASSED_OVER: Final = frozenset(
 INCIDENTAL: Final = frozenset(
     {
         "call", "continued_as", "due", "event_id", "message", "ordinal",
-        "retry_at", "root", "run_id", "seed", "started_at",
+        "retry_at", "root", "run_id", "seed", "started_at", "terms",
     }
 )  # fmt: skip
 """Facts that may be others after a crash: moments and numbers. A call is told by its name and its arguments."""
@@ -290,8 +290,8 @@ async def check_fork(
     assert before.digest(before.entries) == after.digest(before.entries)
     assert list(source[1:seq]) == entries[1:seq]
     assert EntryType.RUN_FORKED == entries[seq].type
-    assert source[seq - 1].digest.hex() == fork.fork_receipt.prefix_digest
-    assert fork.fork_receipt.resolved_seq == seq
+    assert source[seq - 1].digest.hex() == fork.receipt.prefix_digest
+    assert fork.receipt.resolved_seq == seq
     assert not shape.is_steady or shape.name == "chance" or Counter(content(source)) == Counter(content(entries))
     check_well_formed(after)
 

@@ -8,10 +8,11 @@ import pytest
 
 import satay
 from satay.codec import value_codec
+from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS
 from satay.model import Entry, EntryType
-from satay.origin import Origin, origin_of, own_fork, workflow_created
+from satay.origin import Origin, fresh_fork, origin_of, own_fork, workflow_created
 from satay.replay import facts
 
 
@@ -79,9 +80,15 @@ def test_a_journal_that_does_not_begin_with_its_creation_is_damaged(entries: lis
         origin_of("r", entries, {})
 
 
-def test_a_run_that_was_not_forked_has_no_intervention_and_no_entry_that_says_so() -> None:
+def terms(intervention: Any = None) -> ForkTerms:
+    policies = {"email.send": ToolPolicy.BLOCK, "*": ToolPolicy.AUTO}
+    return ForkTerms("fork", "source", 17, "before the call draft:2", "ab12", policies, intervention)
+
+
+def test_a_run_that_no_fork_has_to_do_with_has_no_terms() -> None:
     assert own_fork("r", [created()]) is None
-    assert origin_of("r", [created()], {}).intervention is None
+    assert origin_of("r", [created()], {}).terms is None
+    assert "terms" not in facts(created())
 
 
 def test_the_entry_that_made_a_run_a_fork_is_its_own_and_not_an_ancestors() -> None:
@@ -93,14 +100,29 @@ def test_the_entry_that_made_a_run_a_fork_is_its_own_and_not_an_ancestors() -> N
 
 
 @pytest.mark.parametrize("intervention", [None, "be sceptical", {"n": 1}, (1, 2), Decimal("1.5"), 0, False, ""])
-def test_an_intervention_is_read_back_as_it_was_given(intervention: Any) -> None:
-    read = origin_of("fork", [created(), forked(2, "fork", intervention)], {}).intervention
+def test_the_terms_of_a_fork_are_read_back_as_they_were_given(intervention: Any) -> None:
+    origin = ORIGIN._replace(terms=terms(intervention))
+    read = origin_of("fork", [created(origin)], {})
 
-    assert intervention == read
-    assert type(intervention) is type(read)
+    assert origin == read
+    assert read.terms is not None
+    assert type(intervention) is type(read.terms.intervention)
+    assert ToolPolicy.BLOCK is read.terms.policies["email.send"]
 
 
-def test_an_inherited_intervention_is_not_the_forks_own() -> None:
-    entries = [created(), forked(2, "parent", "be sceptical"), forked(3, "fork")]
+def test_terms_do_not_come_between_a_large_input_and_its_blob() -> None:
+    origin = ORIGIN._replace(terms=terms(), input_text=json.dumps({"topic": "x" * BLOB_THRESHOLD_BYTES}))
+    entry, blobs = workflow_created(story, origin, 7)
 
-    assert origin_of("fork", entries, {}).intervention is None
+    assert origin == origin_of("r", [entry], {blob.sha256: blob.text for blob in blobs})
+
+
+def test_a_fork_is_fresh_until_something_happens_in_it() -> None:
+    kept = Entry(3, EntryType.OUTCOME_KEPT, 7, '{"call":2}', GENESIS)
+    resumed = Entry(4, EntryType.WORKFLOW_RESUMED, 7, "{}", GENESIS)
+    entries = [created(), forked(2, "fork")]
+
+    assert entries[1] is fresh_fork(entries)
+    assert entries[1] is fresh_fork([*entries, kept])
+    assert fresh_fork([*entries, kept, resumed]) is None
+    assert fresh_fork([created()]) is None

@@ -1,0 +1,350 @@
+"""Where a source run is cut: what a fork asks for, and what that means in the source's journal.
+
+A cut keeps the entries 1 to `through_seq`. With the rule `keep_siblings` one call that is outstanding there runs again,
+and the others that are outstanding there keep the outcomes which the source recorded for them later: everything that
+was issued before the outcome of the call reached the body is independent of that outcome.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from satay.errors import ForkValidationError
+from satay.failures import Failure, parse_failure
+from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType
+from satay.replay import OUTCOME_TYPES, open_calls, outcome_call, recorded_call, value_text
+
+AT_FAILURE: Final = "failure"
+"""What `at=` may be."""
+
+
+class CutRule(StrEnum):
+    """How a cut was found."""
+
+    BEFORE = "before the call"
+    AFTER = "after the outcome of the call"
+    KEEP_SIBLINGS = "only the call runs again"
+    OVERRIDE = "where the overridden outcome reached the body"
+    FAILURE = "before the call that failed the run"
+    BODY_FAILURE = "before the turn in which the body failed"
+    STALE = "before the first call with other arguments now"
+    POINT = "after the entry"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCut:
+    """Where a fork was asked to begin. One of the `before_…`, `after_task`, `at` and `fork_point_seq`, or none."""
+
+    before_task: str | None = None
+    before_event: str | None = None
+    before_child: str | None = None
+    before_ordinal: int | None = None
+    before_key: str | None = None
+    after_task: str | None = None
+    after_ordinal: int | None = None
+    after_key: str | None = None
+    at: str | None = None
+    fork_point_seq: int | None = None
+    keep_siblings: bool = False
+    on_stale: str = "keep"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked for, without what was left at its default."""
+        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+
+
+_DEFAULTS: Final = asdict(RequestedCut())
+
+
+class Cut(NamedTuple):
+    """A cut in a source's journal.
+
+    `again` is the seq of the call that runs again although it is in the prefix. `kept` are outcomes recorded after the
+    cut that the fork keeps, in the order in which they reached the body.
+    """
+
+    rule: CutRule
+    through_seq: int
+    call: CallId | None = None
+    again: int | None = None
+    kept: Sequence[Entry] = ()
+
+    def __str__(self) -> str:
+        """`before the call draft:2`, `after the entry 17`."""
+        match self.rule:
+            case CutRule.POINT:
+                return f"{self.rule} {self.through_seq}"
+            case CutRule.KEEP_SIBLINGS:
+                return f"only the call {self.call} runs again"
+            case CutRule.OVERRIDE:
+                return f"where the outcome of {self.call} reached the body"
+            case CutRule.BODY_FAILURE:
+                return str(self.rule)
+            case CutRule.FAILURE:
+                return f"before the call {self.call}, which failed the run"
+            case CutRule.STALE:
+                return f"before the call {self.call}, which would have other arguments now"
+            case _:
+                return f"{self.rule} {self.call}"
+
+
+def resolve_cut(
+    run_id: str,
+    entries: Sequence[Entry],
+    calls: Mapping[int, CallId],
+    cut: RequestedCut,
+    overridden: Sequence[CallId] = (),
+) -> Cut:
+    """Find the cut in a source's journal, whose calls are given by seq.
+
+    `overridden` are calls whose outcome is to be replaced. Raises `ForkValidationError` for a cut that does not exist,
+    or that keeps an outcome which is to be replaced.
+    """
+    _check_request(run_id, cut, has_overrides=bool(overridden))
+    recorded = [(entries[seq - 1], call) for seq, call in calls.items()]
+    if cut.fork_point_seq is not None:
+        found = Cut(CutRule.POINT, _checked_point(run_id, entries, cut.fork_point_seq))
+    elif cut.at is not None:
+        found = _at_failure(run_id, entries)
+    elif cut.after_task is not None:
+        found = _after(run_id, entries, recorded, cut)
+    elif _before(cut) is not None:
+        found = _before_call(run_id, entries, recorded, cut)
+    else:
+        found = _at_overrides(entries, recorded, overridden)
+    _check_not_kept(run_id, entries, recorded, found, overridden)
+    return found
+
+
+# --- the request ------------------------------------------------------------------------------------------------------
+
+
+def _before(cut: RequestedCut) -> CallId | None:
+    """The kind and name that a cut is to be before; the occurrence means nothing here."""
+    for kind, name in (
+        (CallKind.TASK, cut.before_task),
+        (CallKind.EVENT, cut.before_event),
+        (CallKind.CHILD, cut.before_child),
+    ):
+        if name is not None:
+            return CallId(kind, name, 0)
+    return None
+
+
+def _check_request(run_id: str, cut: RequestedCut, *, has_overrides: bool) -> None:
+    given = [
+        name
+        for name in ("before_task", "before_event", "before_child", "after_task", "at", "fork_point_seq")
+        if getattr(cut, name) is not None
+    ]
+    if len(given) > 1 or not (given or has_overrides):
+        asked = f"not {' and '.join(f'{name}=' for name in given)}" if given else "and none was given"
+        raise refusal(
+            run_id,
+            "pass exactly one of before_task=, before_event=, before_child=, after_task=, at= and fork_point_seq=, "
+            f"{asked}",
+        )
+    how = given[0] if given else ""
+    for name, where in (("before_ordinal", "before_"), ("before_key", "before_"), ("after_ordinal", "after_"),
+                        ("after_key", "after_")):  # fmt: skip
+        if getattr(cut, name) is not None and not how.startswith(where):
+            raise refusal(run_id, f"{name}= goes with a {where}…= that names what is called")
+    for ordinal, key in (("before_ordinal", "before_key"), ("after_ordinal", "after_key")):
+        if getattr(cut, ordinal) is not None and getattr(cut, key) is not None:
+            raise refusal(run_id, f"pass {ordinal}= or {key}=, not both: a call has one or the other")
+    if cut.keep_siblings and not how.startswith("before_"):
+        raise refusal(
+            run_id, "keep_siblings=True goes with before_task=, before_event= or before_child=, which name a call"
+        )
+    if cut.at not in (None, AT_FAILURE):
+        raise refusal(run_id, f"at={cut.at!r} is no place in a run; at={AT_FAILURE!r} is the only one")
+
+
+def _checked_point(run_id: str, entries: Sequence[Entry], point: object) -> int:
+    if isinstance(point, bool) or not isinstance(point, int) or not point >= 1:
+        raise refusal(run_id, f"fork_point_seq={point!r} is not an entry; entries count from 1")
+    if point > len(entries) or entries[point - 1].type in TERMINAL_ENTRIES:
+        last = entries[-1]
+        raise refusal(
+            run_id,
+            f"fork_point_seq={point} keeps the whole run, which ends with {last.type} at entry {last.seq}, so nothing "
+            f"would run again; choose an entry before {last.seq}",
+        )
+    return point
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+_Calls = list[tuple[Entry, CallId]]
+
+_VERBS: Final = {
+    CallKind.TASK: ("scheduled a task named", "ran", "task"),
+    CallKind.EVENT: ("waited for an event named", "waited for", "event"),
+    CallKind.CHILD: ("started a child workflow named", "started", "child workflow"),
+}
+
+
+def _chosen_call(
+    run_id: str, recorded: _Calls, kind: CallKind, name: str, ordinal: int | None, key: str | None
+) -> tuple[Entry, CallId]:
+    """The call of that kind and name with that ordinal or key; the earliest where neither is given."""
+    verb, short, noun = _VERBS[kind]
+    of_kind = [(entry, call) for entry, call in recorded if call.kind is kind]
+    named = [(entry, call) for entry, call in of_kind if call.name == name]
+    if not named:
+        names = list(dict.fromkeys(call.name for _, call in of_kind))
+        close = get_close_matches(str(name), names, 1)
+        raise ForkValidationError(
+            f"run {run_id!r} never {verb} {name!r}; it {short} "
+            + (", ".join(map(repr, names)) or f"no {noun}")
+            + (f"; did you mean {close[0]!r}?" if close else ""),
+            run_id=run_id,
+        )
+    if key is not None and not isinstance(key, str):
+        raise refusal(run_id, f"before_key={key!r} is not a text; calls without a key have an ordinal")
+    wanted: int | str | None = ordinal if key is None else key
+    if wanted is None:
+        return named[0]
+    for entry, call in named:
+        if call.occurrence == wanted and type(call.occurrence) is type(wanted):
+            return entry, call
+    what = f"the ordinal {wanted!r}" if key is None else f"the key {wanted!r}"
+    raise refusal(
+        run_id, f"no call of {noun} {name!r} has {what}; it {short} {', '.join(str(call) for _, call in named)}"
+    )
+
+
+def _closing(entries: Sequence[Entry], call_seq: int) -> Entry | None:
+    """The entry that ended a call: its outcome, or that the body gave up on it."""
+    for entry in entries[call_seq:]:
+        if (entry.type == EntryType.CALL_CANCELLED or _answers_a_call(entry)) and outcome_call(entry) == call_seq:
+            return entry
+    return None
+
+
+def _answers_a_call(entry: Entry) -> bool:
+    return entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED
+
+
+def _before_call(run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: RequestedCut) -> Cut:
+    asked = _before(cut)
+    assert asked is not None
+    entry, call = _chosen_call(run_id, recorded, asked.kind, asked.name, cut.before_ordinal, cut.before_key)
+    if not cut.keep_siblings:
+        return Cut(CutRule.BEFORE, entry.seq - 1, call)
+    through = _before_outcome(entries, entry.seq)
+    return Cut(CutRule.KEEP_SIBLINGS, through, call, entry.seq, _later_outcomes(entries, through, {entry.seq}))
+
+
+def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
+    """The last entry before the outcome of a call, or before the end of the run where it has none."""
+    closing = _closing(entries, call_seq)
+    if closing is not None:
+        return closing.seq - 1
+    last = entries[-1]
+    return last.seq - 1 if last.type in TERMINAL_ENTRIES else last.seq
+
+
+def _later_outcomes(entries: Sequence[Entry], through: int, without: set[int]) -> list[Entry]:
+    """The outcomes after the cut of calls that are outstanding there."""
+    outstanding = open_calls(entries[:through]).keys() - without
+    return [entry for entry in entries[through:] if _answers_a_call(entry) and outcome_call(entry) in outstanding]
+
+
+def _after(run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: RequestedCut) -> Cut:
+    assert cut.after_task is not None
+    entry, call = _chosen_call(run_id, recorded, CallKind.TASK, cut.after_task, cut.after_ordinal, cut.after_key)
+    closing = _closing(entries, entry.seq)
+    if closing is None or closing.type == EntryType.CALL_CANCELLED:
+        raise refusal(run_id, f"the call {call} has no outcome there, so nothing comes after it")
+    return Cut(CutRule.AFTER, closing.seq, call)
+
+
+# --- the failure of a run ---------------------------------------------------------------------------------------------
+
+
+_FAILED_CALLS: Final = frozenset(
+    {
+        EntryType.TASK_FAILED,
+        EntryType.TASK_BLOCKED,
+        EntryType.CHILD_WORKFLOW_FAILED,
+        EntryType.EVENT_WAIT_TIMED_OUT,
+    }
+)
+
+
+def _at_failure(run_id: str, entries: Sequence[Entry]) -> Cut:
+    """Before the call whose failure ended the run; where its own code did, before the turn in which it did."""
+    end = entries[-1]
+    if end.type != EntryType.WORKFLOW_FAILED:
+        raise refusal(run_id, f"at={AT_FAILURE!r} needs a run that failed, and its last entry is {end.type}")
+    outcomes = [entry for entry in entries if entry.type in OUTCOME_TYPES]
+    cause = _cause(end, outcomes)
+    if cause is not None:
+        call = entries[outcome_call(cause) - 1]
+        return Cut(CutRule.FAILURE, call.seq - 1, recorded_call(call))
+    return Cut(CutRule.BODY_FAILURE, outcomes[-1].seq if outcomes else 1)
+
+
+def _cause(end: Entry, outcomes: Sequence[Entry]) -> Entry | None:
+    """The failed call whose error ended the run: the last one with an error that the run's error holds."""
+    ended_with = set(_signatures(end))
+    types = {type for type, _ in ended_with}
+    for entry in reversed(outcomes):
+        if entry.type in _OWN_ERRORS and _OWN_ERRORS[entry.type] in types:
+            return entry
+        if entry.type in _FAILED_CALLS and not ended_with.isdisjoint(_signatures(entry)):
+            return entry
+    last = outcomes[-1] if outcomes else None
+    return last if last is not None and last.type in _FAILED_CALLS else None
+
+
+_OWN_ERRORS: Final[dict[str, str]] = {
+    EntryType.TASK_BLOCKED: "satay.errors:TaskBlockedError",
+    EntryType.EVENT_WAIT_TIMED_OUT: "satay.errors:EventTimeoutError",
+}
+"""The errors that are made of an outcome which records none."""
+
+
+def _signatures(entry: Entry) -> Iterator[tuple[str, str]]:
+    """Type and message of the recorded error, its causes and its members. Nothing for one that is kept as a blob."""
+    text = value_text(entry)
+    waiting: list[Failure] = [] if text is None or entry.type in _OWN_ERRORS else [parse_failure(text)]
+    while waiting:
+        failure = waiting.pop()
+        yield failure.type, failure.message
+        waiting += failure.members
+        if failure.cause is not None:
+            waiting.append(failure.cause)
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+def _at_overrides(entries: Sequence[Entry], recorded: _Calls, overridden: Sequence[CallId]) -> Cut:
+    seqs = {call: entry.seq for entry, call in recorded}
+    through, call = min((_before_outcome(entries, seqs[call]), call) for call in overridden)
+    kept = _later_outcomes(entries, through, {seqs[other] for other in overridden})
+    return Cut(CutRule.OVERRIDE, through, call, None, kept)
+
+
+def _check_not_kept(
+    run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: Cut, overridden: Sequence[CallId]
+) -> None:
+    seqs = {call: entry.seq for entry, call in recorded}
+    for call in overridden:
+        closing = _closing(entries, seqs[call])
+        if closing is not None and closing.seq <= cut.through_seq:
+            raise refusal(
+                run_id,
+                f"the cut keeps the outcome of {call}, entry {closing.seq}, which is to be overridden; cut before "
+                f"entry {closing.seq}, or leave the cut away: then it is made there",
+            )
+
+
+def refusal(run_id: str, problem: str) -> ForkValidationError:
+    """The error for a fork that cannot be made as asked."""
+    return ForkValidationError(f"run {run_id!r} cannot be forked like this: {problem}", run_id=run_id)

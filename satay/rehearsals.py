@@ -1,0 +1,44 @@
+"""A rehearsal: the history is replayed without a word into the journal, to see what code and input of today make of it.
+
+A fork is rehearsed before it is written, so that its receipt can say which inherited calls would get other arguments
+now; then the same replay goes on, live. A plan is a rehearsal that ends there.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from satay.errors import SatayError
+from satay.model import Entry
+from satay.replay import blob_reference, value_text
+
+
+class Issued(NamedTuple):
+    """A call of the history whose arguments would be others today: its entry, and the text of today's arguments."""
+
+    entry: Entry
+    text: str
+
+
+class Rehearsal:
+    """Collects what differs. `ended` is called once the history is used up, or with the error that stopped it."""
+
+    __slots__ = ("differing", "ended")
+
+    def __init__(self, ended: Callable[[BaseException | None], None]) -> None:
+        self.differing: list[Issued] = []
+        self.ended = ended
+
+    def compare(self, entry: Entry, encode: Callable[[], str]) -> None:
+        """Compare the arguments that a call was recorded with, and those that the code gives it today."""
+        try:
+            issued = encode()
+        except SatayError:
+            return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
+        recorded = value_text(entry)
+        if recorded is None:
+            is_same = blob_reference(entry) == hashlib.sha256(issued.encode()).hexdigest()
+        else:
+            is_same = recorded == issued
+        if not is_same:
+            self.differing.append(Issued(entry, issued))
