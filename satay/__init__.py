@@ -17,6 +17,7 @@ from satay.functions import (
     run_app,
     send_event,
     start,
+    sweep,
     terminate,
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
@@ -39,11 +40,13 @@ from satay.primitives import (
 from satay.receipts import CallInFlight, ForkReceipt, StaleCall
 from satay.reports import Comparison
 from satay.retries import Backoff
+from satay.sweeps import Budget, Sweep, SweepRow, Trial, Variant
 
 __all__ = [
     "MISSING",
     "App",
     "Backoff",
+    "Budget",
     "CallInFlight",
     "ChildHandle",
     "Comparison",
@@ -57,10 +60,14 @@ __all__ = [
     "RunSummary",
     "SatayError",
     "StaleCall",
+    "Sweep",
+    "SweepRow",
     "Task",
     "TaskContext",
     "ToolPolicy",
+    "Trial",
     "Usage",
+    "Variant",
     "Workflow",
     "cancel",
     "compare",
@@ -82,6 +89,7 @@ __all__ = [
     "sleep",
     "start",
     "start_child",
+    "sweep",
     "task",
     "task_context",
     "terminate",

@@ -22,7 +22,7 @@ from satay.errors import (
     RunExistsError,
     UsageError,
 )
-from satay.forks import ForkOptions, parse_options
+from satay.forks import ForkOptions, ForkRequest, parse_options
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing
@@ -318,6 +318,27 @@ class App(Reader):
                 raise AppClosedError("the app was closed while it made a fork") from None
             raise
         return ForkHandle(self, fork_id, definition.result_codec, receipt)
+
+    async def find_source(self, source: RunOrId) -> tuple[str, Workflow[..., Any]]:
+        """The id of a run to fork, and its workflow. Raises `UnknownWorkflowError` where it is not imported."""
+        record = await self._record(await self._id_of(source))
+        return record.run_id, find_workflow(record.workflow, record.run_id)
+
+    async def check_fork(self, source_id: str, request: ForkRequest) -> None:
+        """Raise what is wrong with a fork that is asked for, before anything is made."""
+        scheduler = await self._ready()
+        await scheduler.forks.check(await self._record(source_id), request)
+
+    async def fork_for(self, parent_id: str, source_id: str, run_id: str, request: ForkRequest) -> ForkHandle[Any]:
+        """Fork a run as the child of another one, which asks it to cancel when it ends itself."""
+        scheduler = await self._ready()
+        record = await self._record(source_id)
+        receipt = await self._begin(scheduler.forks.make(record, request, run_id, parent_id))
+        return ForkHandle(self, run_id, None, receipt)
+
+    def new_id(self) -> str:
+        """An id for a run."""
+        return self._chance.new_id()
 
     async def plan_fork(self, source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:
         """What `fork` with these options would inherit, run again, refuse and save. Writes nothing.

@@ -38,11 +38,11 @@ class Archive:
             )
         return record
 
-    async def entries(self, run_id: str) -> list[Entry]:
-        """The whole journal of a run."""
+    async def entries(self, run_id: str, after: int = 0) -> list[Entry]:
+        """The journal of a run, from the entry after `after` on."""
         entries: list[Entry] = []
         while True:
-            page = await self.journal.read(run_id, after=len(entries), limit=MAX_PAGE)
+            page = await self.journal.read(run_id, after=after + len(entries), limit=MAX_PAGE)
             entries += page
             if len(page) < MAX_PAGE:
                 return entries

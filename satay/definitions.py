@@ -153,6 +153,11 @@ class Workflow(Generic[P, R]):
         where = f"the input of workflow {self.name!r}"
         return self.input_codec.encode(() if input is MISSING else (input,), {}, where)
 
+    def decode_input(self, text: str) -> Any:
+        """An input from what was recorded; `MISSING` where it is none."""
+        args, kwargs = self.input_codec.decode(text, f"the input of workflow {self.name!r}")
+        return next(iter([*args, *kwargs.values()]), MISSING)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)
 

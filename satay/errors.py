@@ -26,6 +26,10 @@ class UnknownWorkflowError(SatayError, LookupError):
     """A run belongs to a workflow that this process has not imported."""
 
 
+class NotHereError(SatayError):
+    """What a task needs is not in this process. The run stops as it is, and goes on in one that has it."""
+
+
 class AppClosedError(SatayError):
     """The app, or its event loop, was closed while something was awaited of it."""
 

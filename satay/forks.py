@@ -11,7 +11,7 @@ others now; the same replay then goes on as the drive of the fork. A plan ends b
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from math import fsum
 from typing import Any, Final, NamedTuple, Protocol, TypedDict
@@ -119,6 +119,17 @@ class ForkRequest:
     expected_head: int | None = None
     allow_unfinished: bool = False
 
+    def to_options(self) -> dict[str, Any]:
+        """What `parse_options` makes this request of, without what is at its default."""
+        others = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "cut"}
+        return {
+            **self.cut.to_dict(),
+            **{name: given for name, given in others.items() if given is not _DEFAULTS[name]},
+        }
+
+
+_DEFAULTS: Final = {part.name: part.default for part in fields(ForkRequest)}
+
 
 def parse_options(options: Mapping[str, Any]) -> ForkRequest:
     """Check what a caller gave by keyword. Raises `UsageError` for an option that there is not."""
@@ -196,10 +207,10 @@ class _Source(NamedTuple):
 
 
 class _Governor(NamedTuple):
-    """The run that a fork is started by as its child, and the terms that hold for both."""
+    """The run that a fork is a child of, if any, and the terms of that run, if they hold for the fork too."""
 
-    parent_id: str
-    terms: ForkTerms
+    parent_id: str | None
+    terms: ForkTerms | None
 
 
 class _Rehearsed(NamedTuple):
@@ -228,9 +239,20 @@ class Forks:
         rehearsed.drive.suspend()
         return _plan(source, rehearsed)
 
-    async def make(self, record: RunRecord, request: ForkRequest, fork_id: str) -> ForkReceipt:
-        """Write the fork and drive it. The receipt, also of a fork that was there and was asked for the same."""
-        return await self._make(record, request, fork_id, None)
+    async def check(self, record: RunRecord, request: ForkRequest) -> None:
+        """Raise what is wrong with a request. What only a replay of the prefix can tell is not found."""
+        source = await self._read(record, request)
+        overridden = [override.call for override in source.overrides]
+        resolve_cut(source.run_id, source.entries, source.calls, request.cut, overridden)
+
+    async def make(
+        self, record: RunRecord, request: ForkRequest, fork_id: str, parent_id: str | None = None
+    ) -> ForkReceipt:
+        """Write the fork and drive it. The receipt, also of a fork that was there and was asked for the same.
+
+        A run with `parent_id` started it: the fork is asked to cancel when that run ends.
+        """
+        return await self._make(record, request, fork_id, _Governor(parent_id, None))
 
     async def make_child(self, record: RunRecord, at: int, run_id: str, parent_id: str, terms: ForkTerms) -> None:
         """Fork a child of the source as it stood at a moment, as a child of the fork. Asking again changes nothing."""
@@ -242,11 +264,9 @@ class Forks:
         )
         await self._make(record, request, run_id, _Governor(parent_id, terms))
 
-    async def _make(
-        self, record: RunRecord, request: ForkRequest, fork_id: str, governor: _Governor | None
-    ) -> ForkReceipt:
+    async def _make(self, record: RunRecord, request: ForkRequest, fork_id: str, governor: _Governor) -> ForkReceipt:
         source = await self._read(record, request)
-        if governor is not None:
+        if governor.terms is not None:
             source = source._replace(policies=governor.terms.policies)
         if await self._host.journal.record(fork_id) is not None:
             return await self._same_fork(fork_id, source)
@@ -373,17 +393,15 @@ class Forks:
 
     # --- the writing --------------------------------------------------------------------------------------------------
 
-    async def _write(
-        self, source: _Source, rehearsed: _Rehearsed, fork_id: str, governor: _Governor | None
-    ) -> ForkReceipt:
+    async def _write(self, source: _Source, rehearsed: _Rehearsed, fork_id: str, governor: _Governor) -> ForkReceipt:
         host = self._host
         prefix, cut = rehearsed.prefix, rehearsed.cut
         receipt = _receipt(source, rehearsed, fork_id)
-        if governor is None:
+        if governor.terms is None:
             terms = _terms(source, fork_id, cut, receipt.receipt_id)
         else:
             terms = replace(governor.terms, source_id=source.run_id, source_head=len(source.entries))
-        origin = rehearsed.origin._replace(terms=terms, parent_id=None if governor is None else governor.parent_id)
+        origin = rehearsed.origin._replace(terms=terms, parent_id=governor.parent_id)
         first, blobs = workflow_created(source.definition, origin, rehearsed.at)
         after, more = _after_prefix(source, cut, fork_id, prefix[-1], rehearsed.at, rehearsed.blobs, receipt.to_json())
         run = NewRun(

@@ -4,7 +4,7 @@ Without a block they open the default app of the running event loop, which close
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ from satay.receipts import ForkReceipt
 from satay.reports import Comparison
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
+from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
 
 R = TypeVar("R")
@@ -192,6 +193,42 @@ async def fork(source: str, /, *, run_id: str | None = None, **options: Unpack[F
 async def fork(source: RunOrId, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]) -> ForkHandle[Any]:
     """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
     return await current_app().fork(source, run_id=run_id, **options)
+
+
+async def sweep(
+    source: RunOrId,
+    /,
+    *,
+    variants: Mapping[str, Any],
+    repeats: int = 1,
+    score: Judge | None = None,
+    concurrency: int = 4,
+    budget: Budget | None = None,
+    run_id: str | None = None,
+    **options: Unpack[ForkOptions],
+) -> Sweep:
+    """Fork a run once for each variant and repeat, score the results, and rank the variants.
+
+    `variants` are by name the inputs of the forks, or `Variant`s, which differ in other options; the other options are
+    those of `fork`. `score` is called with each result, in a task: a function or a `@satay.task` that returns a number,
+    the higher the better, a bool, or None. At most `concurrency` trials are made at a time, and none is begun once the
+    `budget` is spent. A sweep is a run with children: with `run_id`, asking again goes on where it was, and no trial
+    that has ended is made again.
+
+    Raises `InvalidValueError`, `ForkValidationError` and `RunConflictError` before anything is made. A trial that fails
+    is in its row.
+    """
+    return await run_sweep(
+        current_app(),
+        source,
+        variants=variants,
+        repeats=repeats,
+        score=score,
+        concurrency=concurrency,
+        budget=budget,
+        run_id=run_id,
+        options=options,
+    )
 
 
 async def plan_fork(source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:

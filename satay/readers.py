@@ -17,7 +17,7 @@ from satay.failures import rebuilt_workflow_failure
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
 from satay.histories import RunHistory
 from satay.journal import RunQuery
-from satay.model import TERMINAL_ENTRIES, RunRecord, RunStatus
+from satay.model import TERMINAL_ENTRIES, Entry, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
 from satay.replay import facts, referenced_blobs
 from satay.reports import Comparison
@@ -128,6 +128,10 @@ class Reader(ABC):
             has_ended = (await self._record(run_id)).status.is_terminal
             if not has_ended:
                 await asyncio.wait((news,), timeout=self._poll_seconds)
+
+    async def entries_after(self, run_id: str, seq: int) -> list[Entry]:
+        """The entries of a run behind entry `seq`."""
+        return await (await self._archive()).entries(run_id, after=seq)
 
     async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
         """Compare two runs call by call. Printing the result shows a table."""

@@ -6,6 +6,7 @@ turn. The loose check, for runs that were told to tolerate other code, pairs cal
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -46,6 +47,9 @@ _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _NOTED_VALUES: Final = frozenset(
     {EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.CALL_REISSUED}
 )
+_PLAIN_CALL: Final = re.compile(r'\{"\w+":"([^"\\]*)","ordinal":(\d+)[,}]', re.ASCII)
+"""The beginning of a payload that records a call by an ordinal, and whose name holds nothing that is escaped."""
+
 _CALL_PREFIX: Final = '{"call":'
 _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
 _VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
@@ -98,13 +102,11 @@ def blob_reference(entry: Entry) -> str | None:
 def outcome_call(entry: Entry) -> int:
     """The seq of the call that an outcome entry answers."""
     payload = entry.payload
-    end = _CALL_PREFIX_LENGTH
-    length = len(payload)
-    while end < length and payload[end].isdigit():
-        end += 1
-    if not payload.startswith(_CALL_PREFIX) or end == _CALL_PREFIX_LENGTH:
+    end = payload.find(",", _CALL_PREFIX_LENGTH)
+    digits = payload[_CALL_PREFIX_LENGTH : -1 if end < 0 else end]
+    if not (payload.startswith(_CALL_PREFIX) and digits.isdecimal()):
         raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say which call it answers")
-    return int(payload[_CALL_PREFIX_LENGTH:end])
+    return int(digits)
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -121,6 +123,9 @@ def facts(entry: Entry) -> dict[str, Any]:
 def recorded_call(entry: Entry) -> CallId:
     """The identity of the call that an entry records."""
     kind = CALL_KIND[entry.type]
+    plain = _PLAIN_CALL.match(entry.payload)
+    if plain is not None:
+        return CallId(kind, plain[1], int(plain[2]))
     known = facts(entry)
     index = known["key"] if "key" in known else known["ordinal"]
     return CallId(kind, known[kind.value], index)

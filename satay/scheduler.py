@@ -28,6 +28,7 @@ from satay.errors import (
     JournalError,
     LeaseHeldError,
     NeedsDecisionError,
+    NotHereError,
     SatayError,
 )
 from satay.forks import Forks
@@ -359,6 +360,9 @@ class Scheduler:
             return
         if error is not None:
             if isinstance(error, KeyboardInterrupt | SystemExit):
+                return
+            if isinstance(error, NotHereError):
+                drive.stop(error)
                 return
             drive.attempt_failed(call, error, attempt.usage_facts())
             return
