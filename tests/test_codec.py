@@ -1,5 +1,4 @@
 import dataclasses
-import enum
 import io
 import itertools
 import json
@@ -7,13 +6,12 @@ import math
 import pathlib
 import sys
 import threading
-import typing
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from inspect import Parameter
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -24,13 +22,9 @@ from pydantic import (
     AnyUrl,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PrivateAttr,
-    RootModel,
     SecretStr,
     TypeAdapter,
-    computed_field,
     model_validator,
 )
 
@@ -50,266 +44,53 @@ from satay.codec import (
 )
 from satay.errors import DecodeError, EncodeError, InvalidValueError, PayloadTooLargeError
 from satay.model import MISSING
-
-WHERE = "the result of task 'fetch'"
-UNTYPED = value_codec(MISSING)
-PARIS = ZoneInfo("Europe/Paris")
-
-
-class Color(str, enum.Enum):  # noqa: UP042  # the older spelling is what this is about
-    RED = "red"
-    BLUE = "blue"
-
-
-class Mood(enum.StrEnum):
-    GOOD = "good"
-
-
-class Level(enum.IntEnum):
-    HIGH = 3
-
-
-class Shape(enum.Enum):
-    ROUND = ("round", 0)
-    SQUARE = ("square", 4)
-
-
-class Rights(enum.Flag):
-    READ = 1
-    WRITE = 2
-
-
-class Pair(NamedTuple):
-    left: int
-    right: Any = None
-
-
-class RicherPair(Pair):
-    def total(self) -> int:
-        return self.left + 1
-
-
-@dataclasses.dataclass
-class A:
-    x: int
-
-
-@dataclasses.dataclass
-class B:
-    x: int
-
-
-@dataclasses.dataclass
-class Node:
-    value: Any
-    next: "Node | None" = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
-    name: str
-    sizes: tuple[int, ...] = ()
-
-
-CALLS: list[str] = []
-
-
-@dataclasses.dataclass
-class Prepared:
-    total: int
-    step: dataclasses.InitVar[int] = 1
-    seen: int = dataclasses.field(init=False, default=0)
-
-    def __post_init__(self, step: int) -> None:
-        CALLS.append("post_init")
-        self.total += step
-        self.extra = "kept"
-
-
-@dataclasses.dataclass(eq=False)
-class Incomparable:
-    when: datetime
-    note: str = ""
-
-
-class Item(BaseModel):
-    name: str
-    price: Decimal = Decimal("1.50")
-
-
-class Order(BaseModel):
-    uid: int = Field(alias="id")
-    items: list[Item] = []
-    when: datetime | None = None
-
-
-class Crossed(BaseModel):
-    a: int = Field(alias="b")
-    b: int = Field(alias="a")
-
-
-class Lopsided(BaseModel):
-    user_name: str = Field(validation_alias="userName", serialization_alias="user-name")
-
-    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented order
-    @property
-    def shout(self) -> str:
-        return self.user_name.upper()
-
-
-class Camel(BaseModel):
-    model_config = ConfigDict(alias_generator=lambda name: name.upper(), extra="forbid")
-    long_name: int
-
-
-class Private(BaseModel):
-    x: int
-    _hidden: list[int] = PrivateAttr(default_factory=list)
-
-
-class Loose(BaseModel):
-    data: Any = None
-    bag: dict = Field(default_factory=dict)  # type: ignore[type-arg]  # bare on purpose
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    x: int = 0
-
-
-class OpenNumbers(BaseModel):
-    __pydantic_extra__: dict[str, int]
-    model_config = ConfigDict(extra="allow")
-    x: int
-
-
-class Tagged(BaseModel):
-    names: set[str]
-
-
-class Secret(BaseModel):
-    token: SecretStr
-
-
-class Excluding(BaseModel):
-    x: int
-    hidden: str = Field(default="", exclude=True)
-
-
-@dataclasses.dataclass(eq=False)
-class SecretBox:
-    token: SecretStr
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"] = "cat"
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"] = "dog"
-
-
-class Kennel(BaseModel):
-    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
-
-
-class Puppy(Dog):
-    age: int = 0
-
-
-class Numbers(RootModel[list[int]]):
-    pass
-
-
-T = TypeVar("T")
-
-
-class Box(BaseModel, Generic[T]):
-    content: T
-
-
-class Movie(typing.TypedDict):
-    title: str
-    extra: dict[str, Any]
-
-
-class Html(str):
-    pass
-
-
-class Whole(int):
-    pass
-
-
-class Bag(dict[str, int]):
-    pass
-
-
-class Batch(list[int]):
-    pass
-
-
-def survives(annotation: object, value: Any) -> Any:
-    """The copy, once it is known that the text is strict JSON in UTF-8 and reads back as the same copy."""
-    codec = value_codec(annotation)
-    text, copy = codec.encode_and_decode(value, WHERE)
-    text.encode()
-    json.loads(text, parse_constant=pytest.fail)
-    assert text == codec.encode(value, WHERE)
-    assert tags.find_difference(copy, codec.decode(text, WHERE)) is None
-    assert tags.find_difference(copy, codec.decode_data(to_plain(text), WHERE)) is None
-    return copy
-
-
-def assert_same(expected: Any, actual: Any) -> None:
-    assert tags.find_difference(expected, actual) is None, f"{expected!r} became {actual!r}"
-
+from tests.samples import (
+    CALLS,
+    PARIS,
+    UNTYPED,
+    WHERE,
+    A,
+    B,
+    Bag,
+    Batch,
+    Box,
+    Camel,
+    Color,
+    Crossed,
+    Dog,
+    Excluding,
+    Frozen,
+    Html,
+    Incomparable,
+    Item,
+    Kennel,
+    Level,
+    Loose,
+    Lopsided,
+    Mood,
+    Movie,
+    Node,
+    Numbers,
+    Open,
+    OpenNumbers,
+    Order,
+    Pair,
+    Prepared,
+    Private,
+    Puppy,
+    RicherPair,
+    Rights,
+    Secret,
+    SecretBox,
+    Shape,
+    Tagged,
+    Whole,
+    assert_same,
+    survives,
+    values,
+)
 
 # --- the tagged format ------------------------------------------------------------------------------------------------
-
-zones = st.none() | st.sampled_from([UTC, PARIS, ZoneInfo("UTC"), timezone(timedelta(hours=-3, seconds=7))])
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.text(st.characters(categories=("Cs", "Lu", "Cc")))
-    | st.binary()
-    | st.binary().map(bytearray)
-    | st.decimals()
-    | st.uuids()
-    | st.complex_numbers()
-    | st.dates()
-    | st.timedeltas()
-    | st.datetimes(timezones=zones)
-    | st.times(timezones=st.none() | st.just(UTC))
-    | st.sampled_from([*Color, *Mood, *Level, *Shape, *Rights, Rights(0), Rights(3)])
-    | st.sampled_from([pathlib.Path("/a/b"), pathlib.PurePosixPath("x"), pathlib.PureWindowsPath("C:\\x")])
-)
-hashables = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
-
-
-def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    items = st.lists(inner, max_size=3)
-    return (
-        items
-        | items.map(tuple)
-        | items.map(lambda found: deque(found, maxlen=5))
-        | st.dictionaries(st.text() | st.just("$satay"), inner, max_size=3)
-        | st.dictionaries(hashables, inner, max_size=3)
-        | st.dictionaries(hashables, inner, max_size=3).map(OrderedDict)
-        | st.dictionaries(hashables, inner, max_size=3).map(lambda found: defaultdict(list, found))
-        | st.lists(hashables, max_size=3).map(Counter)
-        | st.sets(hashables, max_size=3)
-        | st.frozensets(hashables, max_size=3)
-        | st.builds(Node, inner)
-        | st.builds(Pair, st.integers(), inner)
-        | st.builds(Loose, data=inner)
-    )
-
-
-values = st.recursive(scalars, containers, max_leaves=8)
 
 
 @given(values)
@@ -637,10 +418,10 @@ def test_a_tag_never_imports_a_module() -> None:
         '{"$satay":"int","hex":[]}',
         '{"$satay":"value","set":[]}',
         '{"$satay":"defaultdict","factory":"eval","items":[]}',
-        f'{{"$satay":"enum","type":"{__name__}:Color","name":"GREEN"}}',
-        f'{{"$satay":"model","type":"{__name__}:Item","fields":{{"x":1}},"set":[]}}',
-        f'{{"$satay":"namedtuple","type":"{__name__}:Pair","fields":{{"up":1}}}}',
-        f'{{"$satay":"dataclass","type":"{__name__}:Node","fields":{{}}}}',
+        '{"$satay":"enum","type":"tests.samples:Color","name":"GREEN"}',
+        '{"$satay":"model","type":"tests.samples:Item","fields":{"x":1},"set":[]}',
+        '{"$satay":"namedtuple","type":"tests.samples:Pair","fields":{"up":1}}',
+        '{"$satay":"dataclass","type":"tests.samples:Node","fields":{}}',
     ],
 )
 def test_damaged_text_is_a_decode_error(text: str) -> None:
@@ -649,10 +430,8 @@ def test_damaged_text_is_a_decode_error(text: str) -> None:
 
 
 def test_a_field_that_was_added_since_takes_its_default() -> None:
-    node = UNTYPED.decode(f'{{"$satay":"dataclass","type":"{__name__}:Node","fields":{{"value":1}}}}', WHERE)
-    item = UNTYPED.decode(
-        f'{{"$satay":"model","type":"{__name__}:Item","fields":{{"name":"x"}},"set":["name"]}}', WHERE
-    )
+    node = UNTYPED.decode('{"$satay":"dataclass","type":"tests.samples:Node","fields":{"value":1}}', WHERE)
+    item = UNTYPED.decode('{"$satay":"model","type":"tests.samples:Item","fields":{"name":"x"},"set":["name"]}', WHERE)
 
     assert Node(1) == node
     assert Item(name="x") == item
@@ -670,7 +449,7 @@ def test_plain_data_shows_tags_and_builds_no_type() -> None:
     text = UNTYPED.encode([Node(math.nan)], WHERE)
 
     fields = {"value": {"$satay": "float", "value": "nan"}, "next": None}
-    assert [{"$satay": "dataclass", "type": f"{__name__}:Node", "fields": fields}] == to_plain(text)
+    assert [{"$satay": "dataclass", "type": "tests.samples:Node", "fields": fields}] == to_plain(text)
 
 
 # --- declared types ---------------------------------------------------------------------------------------------------
@@ -705,7 +484,7 @@ def test_a_generic_model_reads_back_without_an_annotation() -> None:
 
     assert_same(value, survives(MISSING, value))
     with pytest.raises(DecodeError, match="no imported module defines"):
-        UNTYPED.decode(f'{{"$satay":"model","type":"{__name__}:Box[Nothing]","fields":{{}},"set":[]}}', WHERE)
+        UNTYPED.decode('{"$satay":"model","type":"tests.samples:Box[Nothing]","fields":{},"set":[]}', WHERE)
 
 
 def test_private_attributes_read_back() -> None:
