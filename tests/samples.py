@@ -15,9 +15,10 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field
 
-from satay import tags
-from satay.codec import to_plain, value_codec
+from satay.declarations import value_codec
+from satay.equality import find_difference
 from satay.model import MISSING
+from satay.texts import to_plain
 
 WHERE = "the result of task 'fetch'"
 UNTYPED = value_codec(MISSING)
@@ -224,13 +225,13 @@ def survives(annotation: object, value: Any) -> Any:
     text.encode()
     json.loads(text, parse_constant=pytest.fail)
     assert text == codec.encode(value, WHERE)
-    assert tags.find_difference(copy, codec.decode(text, WHERE)) is None
-    assert tags.find_difference(copy, codec.decode_data(to_plain(text), WHERE)) is None
+    assert find_difference(copy, codec.decode(text, WHERE)) is None
+    assert find_difference(copy, codec.decode_data(to_plain(text), WHERE)) is None
     return copy
 
 
 def assert_same(expected: Any, actual: Any) -> None:
-    assert tags.find_difference(expected, actual) is None, f"{expected!r} became {actual!r}"
+    assert find_difference(expected, actual) is None, f"{expected!r} became {actual!r}"
 
 
 zones = st.none() | st.sampled_from([UTC, PARIS, ZoneInfo("UTC"), timezone(timedelta(hours=-3, seconds=7))])

@@ -29,21 +29,15 @@ from pydantic import (
 )
 
 import satay
-from satay import codec as codec_module
-from satay import tags
-from satay.codec import (
-    InputCodec,
-    ValueCodec,
-    input_codec,
-    is_encoding,
-    json_quote,
-    pickle_codec,
-    result_codec,
-    to_plain,
-    value_codec,
-)
+from satay import scalar_codecs, texts
+from satay.codec import ValueCodec
+from satay.declarations import result_codec, value_codec
 from satay.errors import DecodeError, EncodeError, InvalidValueError, PayloadTooLargeError
+from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING
+from satay.pickles import pickle_codec
+from satay.texts import json_quote, to_plain
+from satay.typed_codec import is_encoding
 from tests.samples import (
     CALLS,
     PARIS,
@@ -362,8 +356,8 @@ def test_integers_of_any_size_read_back(value: int) -> None:
 
 @pytest.mark.parametrize("annotation", [str, MISSING, list[str]])
 def test_a_payload_above_the_limit_has_its_own_error(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tags, "MAX_PAYLOAD_BYTES", 1000)
-    monkeypatch.setattr(codec_module, "_SHORT_TEXT", 100)
+    monkeypatch.setattr(texts, "MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr(scalar_codecs, "_SHORT_TEXT", 100)
     value: Any = ["é" * 500] if annotation == list[str] else "é" * 500
 
     with pytest.raises(PayloadTooLargeError, match="the limit of 1000"):

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from satay import tags
-from satay.codec import value_codec
+from satay import tag_readers
+from satay.declarations import value_codec
 from tests.samples import (
     PARIS,
     UNTYPED,
@@ -136,4 +136,4 @@ def test_the_recorded_text_of_a_declared_type_never_changes(annotation: Any, val
 def test_the_text_of_every_kind_of_tag_is_pinned() -> None:
     pinned = {json.loads(text).get("$satay") for _, text in GOLDEN} - {None}
 
-    assert set(tags._READERS) - {"value"} == pinned
+    assert set(tag_readers._READERS) - {"value"} == pinned
