@@ -8,9 +8,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
 
 from satay import tag_readers
 from satay.declarations import value_codec
+from satay.errors import DecodeError, EncodeError
+from satay.model import MISSING
 from tests.samples import (
     PARIS,
     UNTYPED,
@@ -21,6 +24,7 @@ from tests.samples import (
     Frozen,
     Incomparable,
     Item,
+    Loose,
     Node,
     Open,
     Order,
@@ -28,6 +32,8 @@ from tests.samples import (
     Private,
     Rights,
     assert_same,
+    survives,
+    values,
 )
 
 GOLDEN: list[tuple[Any, str]] = [
@@ -137,3 +143,47 @@ def test_the_text_of_every_kind_of_tag_is_pinned() -> None:
     pinned = {json.loads(text).get("$satay") for _, text in GOLDEN} - {None}
 
     assert set(tag_readers._READERS) - {"value"} == pinned
+
+
+@given(values)
+def test_every_supported_value_reads_back_the_same_with_the_same_types(value: Any) -> None:
+    assert_same(value, survives(MISSING, value))
+
+
+def test_plain_data_is_written_as_plain_json() -> None:
+    assert '{"a":[1,2.5,"é",null,true]}' == UNTYPED.encode({"a": [1, 2.5, "é", None, True]}, WHERE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$satay": "tuple", "items": [1]},
+        [{"$satay": 1, "x": {"$satay": None}}],
+        {"a": {"$satay": "dataclass", "type": "subprocess:Popen", "fields": {}}},
+        "$satay",
+        ['{"$satay":"bytes"}'],
+    ],
+)
+def test_user_data_that_looks_like_a_tag_reads_back_unchanged(value: Any) -> None:
+    assert value == survives(MISSING, value)
+
+
+@pytest.mark.parametrize("depth", [300, 100_000])
+def test_deep_nesting_is_refused_and_never_a_recursion_error(depth: int) -> None:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+
+    for annotation in (MISSING, list[Any], Loose):
+        with pytest.raises(EncodeError):
+            value_codec(annotation).encode(Loose(data=value) if annotation is Loose else value, WHERE)
+    with pytest.raises(DecodeError):
+        UNTYPED.decode("[" * 100_000, WHERE)
+
+
+def test_moderate_nesting_of_any_kind_reads_back() -> None:
+    value: Any = ()
+    for _ in range(150):
+        value = (value,)
+
+    assert value == UNTYPED.encode_and_decode(value, WHERE)[1]
