@@ -1,16 +1,25 @@
-"""Classes by name, and the state of their instances.
+"""Classes by name, which of them are data classes, and the state of their instances.
 
-- Classes are found among the imported modules only, and nothing that a name leads past is called.
-- Instances are read and filled past every property, `__setattr__` and `__init__`.
+- Classes are found among the imported modules only, and nothing on the way to them is called.
+- Instances are filled past every property and `__setattr__`.
 """
 
+import dataclasses
 import functools
 import sys
 import types
-from enum import EnumType, Flag
-from typing import Any, Final
+from enum import Enum, EnumType, Flag
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
+
+FACTORIES: Final[dict[str, Any]] = {
+    factory.__name__: factory for factory in (list, dict, set, frozenset, tuple, int, float, str, bool, bytes)
+}
+"""What a recorded `defaultdict` may make its values with, by name."""
+
+DataKind = Literal["enum", "flag", "namedtuple", "dataclass", "model"]
+"""The kinds of class whose instances are recorded by what they hold."""
 
 
 def class_name(cls: type) -> str:
@@ -24,19 +33,23 @@ def find_class(name: str) -> type | None:
     module = sys.modules.get(module_name)
     if not issubclass(type(module), types.ModuleType):
         return None
-    # Past any __getattr__, of the module or of a lazy loader, that would import something.
-    namespace: Any = object.__getattribute__(module, "__dict__")
     plain_name, bracket, _ = qualname.partition("[")
+    # Past any __getattr__, of the module or of a lazy loader, that would import something.
+    cls = _descend(object.__getattribute__(module, "__dict__"), plain_name.split("."))
+    if cls is None or cls.__qualname__ != plain_name:
+        return None
+    return _find_parametrized(cls, qualname) if bracket else cls
+
+
+def _descend(namespace: Any, names: list[str]) -> type | None:
     found: Any = None
-    for part in plain_name.split("."):
-        found = namespace.get(part)
+    for name in names:
+        found = namespace.get(name)
         if not issubclass(type(found), type):  # isinstance would ask a lazy proxy for its __class__
             return None
         namespace = type.__dict__["__dict__"].__get__(found)
-    if found.__qualname__ != plain_name:
-        return None
     cls: type = found
-    return _find_parametrized(cls, qualname) if bracket else cls
+    return cls
 
 
 def _find_parametrized(origin: type, qualname: str) -> type | None:
@@ -80,13 +93,34 @@ def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
     }
 
 
-def model_fields_of(value: BaseModel) -> dict[str, Any]:
-    """The fields alone: a cached property stores its value beside them."""
-    declared = type(value).model_fields
-    return {name: item for name, item in value.__dict__.items() if name in declared}
+def fields_of(model: BaseModel) -> dict[str, Any]:
+    """The values of the declared fields alone: a cached property stores its value beside them."""
+    declared = type(model).model_fields
+    return {name: item for name, item in model.__dict__.items() if name in declared}
+
+
+def data_kind(cls: type) -> DataKind | None:
+    """What kind of data class that is, None if its instances cannot be rebuilt without running its code."""
+    if issubclass(cls, Flag):
+        # Reading builds an unnamed combination through the class, which must run nobody else's code.
+        return "flag" if _has_standard_lookup(cls) else None
+    if issubclass(cls, Enum):
+        return "enum"
+    if issubclass(cls, BaseModel):
+        return "model"
+    if is_namedtuple(cls):
+        return "namedtuple"
+    return "dataclass" if dataclasses.is_dataclass(cls) and has_plain_layout(cls) else None
+
+
+def _has_standard_lookup(cls: type[Flag]) -> bool:
+    missing: Any = cls._missing_
+    standard: Any = Flag._missing_
+    return missing.__func__ is standard.__func__ and type(cls).__call__ is EnumType.__call__
 
 
 def is_namedtuple(cls: type) -> bool:
+    """Whether instances are tuples whose items have names."""
     return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
 
 
@@ -97,14 +131,3 @@ def has_plain_layout(cls: type) -> bool:
     except TypeError:
         return False
     return True
-
-
-def has_standard_lookup(cls: type[Flag]) -> bool:
-    missing: Any = cls._missing_
-    standard: Any = Flag._missing_
-    return missing.__func__ is standard.__func__ and type(cls).__call__ is EnumType.__call__
-
-
-FACTORIES: Final[dict[str, Any]] = {
-    factory.__name__: factory for factory in (list, dict, set, frozenset, tuple, int, float, str, bool, bytes)
-}

@@ -1,14 +1,7 @@
-"""Values to recorded text and back: by the declared annotation where there is one, else in the tagged format.
+"""Values to recorded text and back: the codec of values of no declared type, which those of declared ones refine.
 
 - Whatever is written was read back first and found equal. So reading never raises what writing did not, and the copy
   that the workflow is handed on the first pass is the one that a replay hands over.
-- The declared type decides: a `StrEnum` in a `list[str]` reads back as the `str` that was promised. Where the
-  declaration leaves room (`Any`, a union, a bare `dict`), types are kept exactly, in the tagged format if need be.
-- What JSON has a form for may be given in that form: a date as text, a model as a dict. But no scalar becomes another
-  one: `"4"` and `True` are no int, `b"x"` is no str. Only an int is a float, if there is a float that equals it.
-- Validators and defaults are the user's code: they work on a copy, never on what the caller holds, and draw no chance.
-- Fields are written by name, never by alias, so aliases need not be symmetric.
-- Pickle is read only by a codec that was made for it and told so.
 """
 
 from typing import Any
@@ -49,6 +42,7 @@ class ValueCodec:
 
 
 def dump_data(data: object) -> str:
+    """The recorded text that `to_plain` has parsed, or one that says the same."""
     try:
         return to_json(data).decode()
     except (PydanticSerializationError, ValueError):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from satay.classes import has_plain_layout, instance_state, is_namedtuple, model_fields_of
+from satay.classes import fields_of, has_plain_layout, instance_state, is_namedtuple
 from satay.refusals import UnencodableError, path_step
 from satay.scalars import tag_zone
 from satay.tag_writers import tag_set
@@ -102,7 +102,7 @@ def _compare_model(left: BaseModel, right: BaseModel) -> str | None:
     if left.__pydantic_fields_set__ != right.__pydantic_fields_set__:
         return ""
     for ours, theirs in (
-        (model_fields_of(left), model_fields_of(right)),
+        (fields_of(left), fields_of(right)),
         (left.__pydantic_extra__ or {}, right.__pydantic_extra__ or {}),
         (left.__pydantic_private__ or {}, right.__pydantic_private__ or {}),
     ):

@@ -44,7 +44,11 @@ class InputCodec:
                 return self._encode_positional(plan, args, where)
             except CodecError:
                 pass  # the long way round says which parameter it is
-        bound = plan.bind(args, kwargs, where)
+        return self._encode_bound(plan, plan.bind(args, kwargs, where), where)
+
+    def _encode_bound(
+        self, plan: "_CallPlan", bound: Mapping[str, Any], where: str
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         members: list[str] = []
         copies: dict[str, Any] = {}
         for parameter in plan.parameters:
@@ -52,10 +56,7 @@ class InputCodec:
             if name in bound:
                 text, copies[name] = parameter.encode(bound[name], where)
                 members.append(parameter.head + text)
-        text = "{" + ",".join(members) + "}"
-        if len(members) > 1:
-            check_size(text, where)
-        return text, *plan.spread(copies)
+        return _join(members, where), *plan.spread(copies)
 
     def decode(self, text: str, where: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments for the recorded call. Raises `DecodeError` if they do not fit the function as it is now."""
@@ -83,14 +84,18 @@ class InputCodec:
             text, copy = parameter.codec.encode_and_decode(value, where)
             members.append(parameter.head + text)
             copies.append(copy)
-        text = "{" + ",".join(members) + "}"
-        if len(members) > 1:
-            check_size(text, where)
-        return text, tuple(copies), {}
+        return _join(members, where), tuple(copies), {}
 
     def _prepare(self) -> "_CallPlan":
         self._plan = _CallPlan(self._fn)
         return self._plan
+
+
+def _join(members: list[str], where: str) -> str:
+    text = "{" + ",".join(members) + "}"
+    if len(members) > 1:
+        check_size(text, where)
+    return text
 
 
 class _CallPlan:

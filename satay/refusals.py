@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
+from satay.errors import EncodeError
+
 
 def path_step(key: object) -> str:
     """One step of a path: `.name`, or `['any other key']`."""
@@ -23,6 +25,16 @@ def forgotten_call(cls: type) -> str:
     return "; did you forget to call it, with 'await'?" if issubclass(cls, Callable) else ""  # type: ignore[arg-type]  # an abstract class
 
 
+def unrecordable(where: str, reason: str, *, path: str) -> EncodeError:
+    """The refusal of a value that has no recorded form."""
+    return EncodeError(f"{where} cannot be recorded: at {path}, {reason}", path=path)
+
+
+def misfit(where: str, reason: str, *, path: str) -> EncodeError:
+    """The refusal of a value that is not what was declared."""
+    return EncodeError(f"{where} does not fit its declared type: at {path}, {reason}", path=path)
+
+
 class UnencodableError(Exception):
     """Why a value cannot be written; `steps` is the path to it, innermost step first."""
 
@@ -30,6 +42,10 @@ class UnencodableError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.steps: list[str] = []
+
+    @property
+    def path(self) -> str:
+        return "$" + "".join(reversed(self.steps))
 
 
 class MalformedTagError(Exception):

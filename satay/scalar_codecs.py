@@ -1,4 +1,4 @@
-"""Declared scalars, the quick way: no pydantic for a value of exactly the declared type."""
+"""The codecs of declared scalars: the quick way for a value of exactly the declared type, past pydantic."""
 
 import functools
 import types
@@ -36,11 +36,6 @@ class _IntCodec(_ScalarCodec):
     __slots__ = ()
     kind = int
 
-    def encode(self, value: object, where: str) -> str:
-        if type(value) is int and -_BIG < value < _BIG:
-            return repr(value)
-        return super().encode(value, where)
-
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
         if type(value) is int and -_BIG < value < _BIG:
             return repr(value), value
@@ -56,11 +51,6 @@ class _IntCodec(_ScalarCodec):
 class _FloatCodec(_ScalarCodec):
     __slots__ = ()
     kind = float
-
-    def encode(self, value: object, where: str) -> str:
-        if type(value) is float and -_INFINITY < value < _INFINITY:
-            return repr(value)
-        return self.encode_and_decode(value, where)[0]
 
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
         if type(value) is float and -_INFINITY < value < _INFINITY:
@@ -109,6 +99,8 @@ class _BoolCodec(_ScalarCodec):
 
 
 class NoneCodec(_ScalarCodec):
+    """The codec of what is declared as `None`."""
+
     __slots__ = ()
     kind = types.NoneType
 
@@ -131,3 +123,4 @@ SCALAR_CODECS: Final[dict[object, type[_ScalarCodec]]] = {
     str: _StrCodec,
     bool: _BoolCodec,
 }
+"""The scalars that have a codec of their own."""

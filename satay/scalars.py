@@ -20,6 +20,7 @@ _THIS_PATH: Final = type(pathlib.Path())
 
 
 def tag_text(value: str) -> Any:
+    """`value` itself, or the tag of a text that UTF-8 cannot hold."""
     if value.isascii() or is_utf8(value):
         return value
     return {TAG: "str", "utf8": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}

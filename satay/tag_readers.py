@@ -14,11 +14,18 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from satay.classes import FACTORIES, find_class, restore_state
+from satay.classes import FACTORIES, DataKind, data_kind, find_class, restore_state
 from satay.refusals import MalformedTagError
 from satay.scalars import SCALAR_READERS
-from satay.tag_writers import CLASS_TAGGERS, tagger_by_kind
 from satay.texts import TAG, refuse_constant
+
+
+def read_tagged(text: str) -> Any:
+    """The value that `text` records.
+
+    Raises `MalformedTagError` for a tag that cannot be read, `ValueError` for what is no JSON.
+    """
+    return _READER.decode(text)
 
 
 def _untag(data: dict[str, Any]) -> Any:
@@ -35,17 +42,16 @@ def _untag(data: dict[str, Any]) -> Any:
         raise MalformedTagError(f"a tag of kind {kind!r} is damaged: {error!r}") from None
 
 
-TAG_READER: Final = json.JSONDecoder(parse_constant=refuse_constant, object_hook=_untag)
+_READER: Final = json.JSONDecoder(parse_constant=refuse_constant, object_hook=_untag)
 
 
-def _read_class(data: dict[str, Any], kind: str) -> Any:
+def _read_class(data: dict[str, Any], kind: DataKind) -> Any:
     """The class that a tag names, once it is known to be of that kind."""
     name = data["type"]
     cls = find_class(name)
     if cls is None:
         raise MalformedTagError(f"no imported module defines the type {name!r}")
-    tagger = tagger_by_kind(cls)
-    if tagger is not CLASS_TAGGERS[kind]:
+    if data_kind(cls) != kind:
         raise MalformedTagError(f"the type {name!r} is not a {kind}")
     return cls
 
@@ -93,14 +99,10 @@ def _read_model(data: dict[str, Any]) -> BaseModel:
     for name in declared.keys() - fields.keys():
         fields[name] = _default_of(data["type"], name, declared[name].default)
     model = object.__new__(cls)
-    state = {
-        "__dict__": {name: fields[name] for name in declared},
-        "__pydantic_fields_set__": set(data["set"]),
-        "__pydantic_extra__": data.get("extra"),
-        "__pydantic_private__": data.get("private"),
-    }
-    for name, item in state.items():
-        object.__setattr__(model, name, item)
+    object.__setattr__(model, "__dict__", {name: fields[name] for name in declared})
+    object.__setattr__(model, "__pydantic_fields_set__", set(data["set"]))
+    object.__setattr__(model, "__pydantic_extra__", data.get("extra"))
+    object.__setattr__(model, "__pydantic_private__", data.get("private"))
     return model
 
 
@@ -113,10 +115,6 @@ def _default_of(type_name: str, name: str, default: Any) -> Any:
 
 def _misfit(type_name: str, declared: set[str], recorded: set[str]) -> str:
     return f"{type_name!r} has the fields {sorted(declared)} now, and {sorted(recorded)} were recorded"
-
-
-def _read_pairs(data: dict[str, Any]) -> dict[Any, Any]:
-    return dict(data["items"])
 
 
 def _read_counter(data: dict[str, Any]) -> Counter[Any]:
@@ -136,7 +134,7 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "tuple": lambda data: tuple(data["items"]),
     "set": lambda data: set(data["items"]),
     "frozenset": lambda data: frozenset(data["items"]),
-    "dict": _read_pairs,
+    "dict": lambda data: dict(data["items"]),
     "OrderedDict": lambda data: OrderedDict(data["items"]),
     "Counter": _read_counter,
     "defaultdict": _read_defaultdict,

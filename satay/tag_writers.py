@@ -3,7 +3,6 @@
 - Sets are written in the order of their texts, so equal sets have equal texts in every process.
 """
 
-import dataclasses
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -14,13 +13,12 @@ from pydantic import BaseModel
 
 from satay.classes import (
     FACTORIES,
+    DataKind,
     class_name,
+    data_kind,
+    fields_of,
     find_class,
-    has_plain_layout,
-    has_standard_lookup,
     instance_state,
-    is_namedtuple,
-    model_fields_of,
 )
 from satay.refusals import UnencodableError, forgotten_call, path_step
 from satay.scalars import SCALAR_TAGGERS, tag_text
@@ -33,7 +31,10 @@ _MAX_JSON_INTEGER_BITS: Final = 14_000  # Python reads and writes at most 4300 d
 
 
 def tag_value(value: Any, depth: int) -> Any:
-    """Plain JSON data for `value`."""
+    """Plain JSON data for `value`, which is so many levels deep.
+
+    Raises `UnencodableError` for a value that has no recorded form, or holds one.
+    """
     kind: Any = type(value)
     if kind is str:
         return tag_text(value)
@@ -105,6 +106,7 @@ def _tag_deque(value: deque[Any], depth: int) -> Any:
 
 
 def tag_set(value: set[Any] | frozenset[Any], depth: int) -> Any:
+    """The tag of a set, with its items in the order of their texts."""
     return {TAG: type(value).__name__, "items": sorted(_tag_items(value, depth), key=dump_plain)}
 
 
@@ -130,7 +132,7 @@ def _tag_dataclass(value: object, depth: int) -> Any:
 
 def _tag_model(value: BaseModel, depth: int) -> Any:
     tag: dict[str, Any] = {TAG: "model", "type": class_name(type(value))}
-    tag["fields"] = _tag_members(model_fields_of(value), depth)
+    tag["fields"] = _tag_members(fields_of(value), depth)
     tag["set"] = sorted(value.__pydantic_fields_set__)
     if value.__pydantic_extra__ is not None:
         tag["extra"] = tag_value(value.__pydantic_extra__, depth)
@@ -153,7 +155,7 @@ _TAGGERS: Final[dict[type, Callable[[Any, int], Any]]] = {
 }
 
 
-CLASS_TAGGERS: Final[dict[str, Callable[[Any, int], Any]]] = {
+_CLASS_TAGGERS: Final[dict[DataKind, Callable[[Any, int], Any]]] = {
     "enum": _tag_enum,
     "flag": _tag_flag,
     "namedtuple": _tag_namedtuple,
@@ -165,30 +167,19 @@ CLASS_TAGGERS: Final[dict[str, Callable[[Any, int], Any]]] = {
 @functools.lru_cache(maxsize=1024)
 def _find_tagger(cls: type) -> Callable[[Any, int], Any]:
     """How instances of a user's class are written. Raises for a class that reading could not find or fill."""
-    tagger = tagger_by_kind(cls)
-    if tagger is None:
-        builtin = next((base for base in cls.__mro__[1:-1] if base in _TAGGERS or base in (str, int)), None)
-        subclass = f", a subclass of {builtin.__name__}," if builtin else ""
+    kind = data_kind(cls)
+    if kind is None:
         raise UnencodableError(
-            f"a value of type {class_name(cls)!r}{subclass} has no recorded form{forgotten_call(cls)}"
+            f"a value of type {class_name(cls)!r}{_builtin_base(cls)} has no recorded form{forgotten_call(cls)}"
         )
     if find_class(class_name(cls)) is not cls:
         raise UnencodableError(
             f"the type {class_name(cls)!r} cannot be found again by its name; define it at the top of a module"
         )
-    return tagger
+    return _CLASS_TAGGERS[kind]
 
 
-def tagger_by_kind(cls: type) -> Callable[[Any, int], Any] | None:
-    if issubclass(cls, Flag):
-        # Reading builds an unnamed combination through the class, which must run nobody else's code.
-        return _tag_flag if has_standard_lookup(cls) else None
-    if issubclass(cls, Enum):
-        return _tag_enum
-    if issubclass(cls, BaseModel):
-        return _tag_model
-    if is_namedtuple(cls):
-        return _tag_namedtuple
-    if dataclasses.is_dataclass(cls) and has_plain_layout(cls):
-        return _tag_dataclass
-    return None
+def _builtin_base(cls: type) -> str:
+    """The phrase that says why an instance is not taken for the text or the list that it also is."""
+    builtin = next((base for base in cls.__mro__[1:-1] if base in _TAGGERS or base in (str, int)), None)
+    return f", a subclass of {builtin.__name__}," if builtin else ""

@@ -12,8 +12,8 @@ from pydantic_core import from_json, to_json
 
 from satay.equality import MARSHAL_VERSION, find_difference
 from satay.errors import DecodeError, EncodeError
-from satay.refusals import MalformedTagError, UnencodableError
-from satay.tag_readers import TAG_READER
+from satay.refusals import MalformedTagError, UnencodableError, unrecordable
+from satay.tag_readers import read_tagged
 from satay.tag_writers import tag_value
 from satay.texts import check_size, dump_plain, to_plain
 
@@ -32,18 +32,16 @@ def encode_tagged(value: object, where: str) -> tuple[str, Any]:
     try:
         text = dump_plain(tag_value(value, 0))
         check_size(text, where)
-        copy = TAG_READER.decode(text)
+        copy = read_tagged(text)
         difference = find_difference(value, copy)
     except UnencodableError as error:
-        path = "$" + "".join(reversed(error.steps))
-        raise EncodeError(f"{where} cannot be recorded: at {path}, {error.reason}", path=path) from None
+        raise unrecordable(where, error.reason, path=error.path) from None
     except RecursionError:
         raise EncodeError(f"{where} cannot be recorded: it is nested too deeply to be written from here") from None
     except MalformedTagError as error:
         raise EncodeError(f"{where} cannot be recorded: it would not read back: {error}") from None
     if difference is not None:
-        path = f"${difference}"
-        raise EncodeError(f"{where} cannot be recorded: at {path}, it would not read back equal", path=path)
+        raise unrecordable(where, "it would not read back equal", path=f"${difference}")
     return text, copy
 
 
@@ -52,7 +50,7 @@ def decode_tagged(text: str, where: str) -> Any:
     try:
         if _TOKEN not in text:
             return to_plain(text)
-        return TAG_READER.decode(text)
+        return read_tagged(text)
     except RecursionError:
         raise DecodeError(f"{where} cannot be read: it is nested too deeply to be read from here") from None
     except (MalformedTagError, DecodeError, ValueError) as error:

@@ -61,6 +61,7 @@ def check_size(text: str, where: str) -> None:
 
 
 def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold `text`: whether it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -69,6 +70,7 @@ def is_utf8(text: str) -> bool:
 
 
 def refuse_constant(name: str) -> None:
+    """Raise `ValueError` for `NaN` and the infinities, which Python's reader of JSON would take."""
     raise ValueError(f"{name} is not JSON")
 
 

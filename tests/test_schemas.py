@@ -1,16 +1,16 @@
 import dataclasses
 import operator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
-from satay.schemas import comparison, schema_nodes
+from satay.schemas import schema_facts
 from tests.samples import A, B, Order
 
 
 def is_same(annotation: Any, value: Any, copy: Any) -> bool:
-    return comparison(list(schema_nodes(TypeAdapter(annotation).core_schema)))(value, copy)
+    return schema_facts(TypeAdapter(annotation).core_schema).is_same(value, copy)
 
 
 @dataclasses.dataclass
@@ -48,10 +48,22 @@ def test_values_that_differ_are_told_apart_whatever_the_schema(annotation: Any, 
 
 def test_an_equality_of_the_users_own_is_not_taken_as_a_proof_of_what_it_holds() -> None:
     assert is_same(A | Lax, A(1), Lax(1)) is False
-    assert comparison(list(schema_nodes(TypeAdapter(Careless).core_schema))) is not operator.eq
+    assert schema_facts(TypeAdapter(Careless).core_schema).is_same is not operator.eq
 
 
-def test_every_schema_inside_a_schema_is_seen() -> None:
-    kinds = {node["type"] for node in schema_nodes(TypeAdapter(dict[str, list[Order]]).core_schema)}
+@pytest.mark.parametrize(
+    ("annotation", "facts"),
+    [
+        (dict[str, list[Order]], {"has_models", "runs_code"}),
+        (dict[str, set[int]], {"has_sets"}),
+        (list[A], {"runs_code"}),
+        (int, set()),
+        (list[Annotated[int, BeforeValidator(int)]], {"converts_itself", "runs_code"}),
+    ],
+)
+def test_what_stands_anywhere_in_a_schema_is_seen(annotation: Any, facts: set[str]) -> None:
+    found = schema_facts(TypeAdapter(annotation).core_schema)
 
-    assert {"dict", "list", "model", "decimal", "datetime"} <= kinds
+    assert facts == {
+        name for name in ("has_sets", "has_models", "converts_itself", "runs_code") if getattr(found, name)
+    }
