@@ -23,9 +23,19 @@ def value_codec(annotation: object) -> ValueCodec:
     An annotation that pydantic makes no sense of counts as none.
     """
     try:
-        return _cached_value_codec(annotation)
+        return _cached_value_codec(annotation, _arguments(annotation))
     except TypeError:  # not hashable: Annotated[int, {"unit": "m"}]
         return _make_value_codec(annotation)
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _cached_value_codec(annotation: Any, arguments: tuple[Any, ...]) -> ValueCodec:
+    return _make_value_codec(annotation)
+
+
+def _arguments(annotation: object) -> tuple[Any, ...]:
+    """What tells equal annotations apart: `A | B` equals `B | A`, and each reads a text of both as another type."""
+    return tuple((argument, _arguments(argument)) for argument in typing.get_args(annotation))
 
 
 def _make_value_codec(annotation: Any) -> ValueCodec:
@@ -41,8 +51,6 @@ def _make_value_codec(annotation: Any) -> ValueCodec:
     except (PydanticUserError, SchemaError, NameError, TypeError):
         return _UNTYPED
 
-
-_cached_value_codec = functools.lru_cache(maxsize=4096, typed=True)(_make_value_codec)
 
 _UNTYPED: Final = ValueCodec()
 _LOOSE_TYPES: Final = (
@@ -63,14 +71,17 @@ _LOOSE_TYPES: Final = (
 )
 
 
-def _is_loose(annotation: object) -> bool:
-    """Whether the annotation leaves the type of some part open, so that only a tag can tell it."""
+def _is_loose(annotation: object, seen: frozenset[int] = frozenset()) -> bool:
+    """Whether the annotation leaves the type of some part open, so that only a tag can tell it.
+
+    `seen` has the ids of what the aliases that it stands in name: an alias may name itself.
+    """
     if any(annotation is loose for loose in _LOOSE_TYPES):
         return True
     inner = getattr(annotation, "__value__", None)  # what a `type` statement names
     if inner is not None and not isinstance(annotation, type):
-        return _is_loose(inner)
-    return any(_is_loose(argument) for argument in typing.get_args(annotation))
+        return id(inner) not in seen and _is_loose(inner, seen | {id(inner)})
+    return any(_is_loose(argument, seen) for argument in typing.get_args(annotation))
 
 
 def result_codec(fn: Callable[..., Any]) -> ValueCodec:
