@@ -17,6 +17,7 @@ from satay.refusals import MalformedTagError, UnencodableError
 from satay.texts import TAG, is_utf8
 
 _THIS_PATH: Final = type(pathlib.Path())
+_MAX_JSON_INTEGER_BITS: Final = 14_000  # Python reads and writes at most 4300 decimal digits
 
 
 def tag_text(value: str) -> Any:
@@ -26,23 +27,28 @@ def tag_text(value: str) -> Any:
     return {TAG: "str", "utf8": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
 
 
-def _tag_float(value: float, depth: int) -> Any:
+def tag_int(value: int) -> Any:
+    """`value` itself, or the tag of one that Python does not write in decimal."""
+    return value if value.bit_length() <= _MAX_JSON_INTEGER_BITS else {TAG: "int", "hex": hex(value)}
+
+
+def _tag_float(value: float) -> Any:
     return value if math.isfinite(value) else {TAG: "float", "value": repr(value)}
 
 
-def _tag_complex(value: complex, depth: int) -> Any:
-    return {TAG: "complex", "real": _tag_float(value.real, depth), "imag": _tag_float(value.imag, depth)}
+def _tag_complex(value: complex) -> Any:
+    return {TAG: "complex", "real": _tag_float(value.real), "imag": _tag_float(value.imag)}
 
 
-def _tag_bytes(value: bytes | bytearray, depth: int) -> Any:
+def _tag_bytes(value: bytes | bytearray) -> Any:
     return {TAG: type(value).__name__, "base64": base64.b64encode(value).decode()}
 
 
-def _tag_timedelta(value: timedelta, depth: int) -> Any:
+def _tag_timedelta(value: timedelta) -> Any:
     return {TAG: "timedelta", "days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
 
 
-def _tag_moment(value: datetime | time, depth: int) -> Any:
+def _tag_moment(value: datetime | time) -> Any:
     tag: dict[str, Any] = {TAG: type(value).__name__, "value": value.replace(tzinfo=None).isoformat()}
     if value.tzinfo is not None:
         tag["zone"] = tag_zone(value.tzinfo)
@@ -65,16 +71,16 @@ def tag_zone(zone: tzinfo) -> Any:
     return tag
 
 
-def _tag_path(value: pathlib.PurePath, depth: int) -> Any:
+def _tag_path(value: pathlib.PurePath) -> Any:
     kind = "Path" if type(value) is _THIS_PATH else type(value).__name__
     return {TAG: "path", "flavour": kind, "path": tag_text(str(value))}
 
 
-def _tag_text_of(value: object, depth: int) -> Any:
+def _tag_text_of(value: object) -> Any:
     return {TAG: type(value).__name__, "value": str(value)}
 
 
-def _tag_date(value: date, depth: int) -> Any:
+def _tag_date(value: date) -> Any:
     return {TAG: "date", "value": value.isoformat()}
 
 
@@ -117,7 +123,7 @@ _PATHS: Final[dict[str, Any]] = {
 }
 
 
-SCALAR_TAGGERS: Final[dict[type, Callable[[Any, int], Any]]] = {
+SCALAR_TAGGERS: Final[dict[type, Callable[[Any], Any]]] = {
     float: _tag_float,
     complex: _tag_complex,
     bytes: _tag_bytes,

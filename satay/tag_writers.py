@@ -21,13 +21,11 @@ from satay.classes import (
     instance_state,
 )
 from satay.refusals import UnencodableError, forgotten_call, path_step
-from satay.scalars import SCALAR_TAGGERS, tag_text
+from satay.scalars import SCALAR_TAGGERS, tag_int, tag_text
 from satay.texts import TAG, dump_plain, is_utf8
 
 MAX_DEPTH: Final = 200
 """The most levels that a recorded value may be nested; a value that holds itself is deeper than any limit."""
-
-_MAX_JSON_INTEGER_BITS: Final = 14_000  # Python reads and writes at most 4300 decimal digits
 
 
 def tag_value(value: Any, depth: int) -> Any:
@@ -41,7 +39,10 @@ def tag_value(value: Any, depth: int) -> Any:
     if kind is bool or value is None:
         return value
     if kind is int:
-        return value if value.bit_length() <= _MAX_JSON_INTEGER_BITS else {TAG: "int", "hex": hex(value)}
+        return tag_int(value)
+    scalar = SCALAR_TAGGERS.get(kind)
+    if scalar is not None:
+        return scalar(value)
     if depth > MAX_DEPTH:
         raise UnencodableError(f"it is nested deeper than {MAX_DEPTH} levels, or holds itself")
     tagger = _TAGGERS.get(kind) or _find_tagger(kind)
@@ -89,7 +90,9 @@ def _tag_dict(value: dict[Any, Any], depth: int) -> Any:
     return {TAG: "dict", "items": _tag_pairs(value, depth)}
 
 
-def _tag_mapping(value: dict[Any, Any], depth: int) -> Any:
+def _tag_mapping(value: OrderedDict[Any, Any] | Counter[Any], depth: int) -> Any:
+    if value.__dict__:
+        raise UnencodableError(f"a value of type {class_name(type(value))!r} has attributes beside its items")
     return {TAG: type(value).__name__, "items": _tag_pairs(value, depth)}
 
 
@@ -142,7 +145,6 @@ def _tag_model(value: BaseModel, depth: int) -> Any:
 
 
 _TAGGERS: Final[dict[type, Callable[[Any, int], Any]]] = {
-    **SCALAR_TAGGERS,
     list: _tag_items,
     tuple: lambda value, depth: {TAG: "tuple", "items": _tag_items(value, depth)},
     dict: _tag_dict,
@@ -181,5 +183,6 @@ def _find_tagger(cls: type) -> Callable[[Any, int], Any]:
 
 def _builtin_base(cls: type) -> str:
     """The phrase that says why an instance is not taken for the text or the list that it also is."""
-    builtin = next((base for base in cls.__mro__[1:-1] if base in _TAGGERS or base in (str, int)), None)
+    known = {str, int, *SCALAR_TAGGERS, *_TAGGERS}
+    builtin = next((base for base in cls.__mro__[1:-1] if base in known), None)
     return f", a subclass of {builtin.__name__}," if builtin else ""

@@ -21,6 +21,7 @@ MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 """The most bytes of UTF-8 that one recorded value may have."""
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def json_quote(text: str) -> str:
@@ -32,8 +33,9 @@ def json_quote(text: str) -> str:
 
 
 def dump_plain(data: object) -> str:
-    """The JSON text of plain data, which holds no non-finite number and no lone surrogate."""
-    return _JSON.encode(data)
+    """The JSON text of plain data, which holds no non-finite number. What UTF-8 cannot hold is escaped."""
+    text = _JSON.encode(data)
+    return text if text.isascii() or is_utf8(text) else _ASCII_JSON.encode(data)
 
 
 def to_plain(text: str) -> Any:

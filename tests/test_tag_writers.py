@@ -1,5 +1,8 @@
 import dataclasses
+import enum
 import threading
+from collections import Counter, OrderedDict
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 from satay.declarations import value_codec
 from satay.errors import EncodeError
 from satay.model import MISSING
-from tests.samples import UNTYPED, WHERE, Bag, Batch, Html, Loose, Node, Pair, RicherPair, Whole
+from satay.tag_writers import MAX_DEPTH
+from tests.samples import UNTYPED, WHERE, Bag, Batch, Html, Loose, Node, Pair, RicherPair, Whole, assert_same, survives
 
 
 @given(st.sets(st.text()))
@@ -71,3 +75,38 @@ def test_a_value_that_holds_itself_is_refused(annotation: Any) -> None:
 
     with pytest.raises(EncodeError):
         value_codec(annotation).encode(holder, WHERE)
+
+
+OddName = enum.Enum("OddName", {"\udc00": 1})
+ODD_NODE = Node(1)
+setattr(ODD_NODE, "\ud800", 2)
+ODD_ZONE = timezone(timedelta(hours=1), "\ud800")
+
+
+@pytest.mark.parametrize("value", [ODD_NODE, OddName["\udc00"], datetime(2024, 1, 1, tzinfo=ODD_ZONE)], ids=ascii)
+@pytest.mark.parametrize("annotation", [MISSING, list[Any], list[int | Any]])
+def test_a_name_that_utf_8_cannot_hold_is_escaped(annotation: Any, value: Any) -> None:
+    assert_same([value], survives(annotation, [value]))
+
+
+@pytest.mark.parametrize("leaf", [1, "x", None, 1.5, b"x", date(2024, 1, 1)], ids=repr)
+def test_a_scalar_is_no_level_of_its_own(leaf: Any) -> None:
+    deep = nested(leaf, MAX_DEPTH + 1)
+
+    assert_same(deep, UNTYPED.encode_and_decode(deep, WHERE)[1])
+    with pytest.raises(EncodeError, match="nested deeper than 200 levels"):
+        UNTYPED.encode((deep,), WHERE)
+
+
+def nested(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = (value,)
+    return value
+
+
+@pytest.mark.parametrize("value", [Counter("a"), OrderedDict(a=1)])
+def test_a_mapping_with_attributes_of_its_own_is_refused(value: Any) -> None:
+    value.note = "mine"
+
+    with pytest.raises(EncodeError, match="has attributes beside its"):
+        UNTYPED.encode(value, WHERE)
