@@ -4,10 +4,11 @@ import dataclasses
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from datetime import datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -15,8 +16,13 @@ from satay.classes import fields_of, has_plain_layout, instance_state, is_namedt
 from satay.refusals import UnencodableError, path_step
 from satay.scalars import tag_zone
 from satay.tag_writers import tag_set
+from satay.texts import dump_plain
 
-MARSHAL_VERSION: Final = 2  # the last version without back references and flags for interned strings
+MARSHAL_VERSION: Final = 2
+"""The last version without back references and flags for interned strings: equal bytes mean equal data."""
+
+_ATOMS: Final = frozenset({type(None), bool, int, str, bytes, date, timedelta, UUID})
+"""Types of which two values are the same if they are equal."""
 
 
 def find_difference(left: Any, right: Any) -> str | None:
@@ -69,18 +75,34 @@ def _compare_dict(left: dict[Any, Any], right: dict[Any, Any]) -> str | None:
     return None
 
 
+def _compare_mapping(
+    left: OrderedDict[Any, Any] | Counter[Any], right: OrderedDict[Any, Any] | Counter[Any]
+) -> str | None:
+    """Such a mapping may have attributes too."""
+    difference = _compare_dict(left, right)
+    return _compare_members(left.__dict__, right.__dict__) if difference is None else difference
+
+
 def _compare_defaultdict(left: defaultdict[Any, Any], right: defaultdict[Any, Any]) -> str | None:
     return _compare_dict(left, right) if left.default_factory is right.default_factory else ""
 
 
 def _compare_set(left: Any, right: Any) -> str | None:
-    """By type and value; what equality cannot match, NaN in a set, by its text."""
-    if {(type(item), item) for item in left} == {(type(item), item) for item in right}:
-        return None
+    """By the texts of the items, in which every type shows; where they have none, by type and value."""
+    if all(type(item) in _ATOMS for item in left):
+        return _compare_typed_items(left, right)
     try:
-        return None if tag_set(left, 0) == tag_set(right, 0) else ""
+        return None if dump_plain(tag_set(left, 0)) == dump_plain(tag_set(right, 0)) else ""
     except UnencodableError:
+        return _compare_typed_items(left, right)
+
+
+def _compare_typed_items(left: Any, right: Any) -> str | None:
+    try:
+        is_same = {(type(item), item) for item in left} == {(type(item), item) for item in right}
+    except Exception:  # a user's __eq__, as above
         return ""
+    return None if is_same else ""
 
 
 def _compare_moment(left: datetime | time, right: datetime | time) -> str | None:
@@ -131,8 +153,8 @@ _COMPARERS: Final[dict[type, Callable[[Any, Any], str | None]]] = {
     tuple: _compare_items,
     deque: _compare_deque,
     dict: _compare_dict,
-    OrderedDict: _compare_dict,
-    Counter: _compare_dict,
+    OrderedDict: _compare_mapping,
+    Counter: _compare_mapping,
     defaultdict: _compare_defaultdict,
     set: _compare_set,
     frozenset: _compare_set,

@@ -38,7 +38,9 @@ def _untag(data: dict[str, Any]) -> Any:
         raise MalformedTagError(f"{kind!r} is not a kind of tag that may be read here")
     try:
         return reader(data)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except (MalformedTagError, RecursionError):
+        raise
+    except Exception as error:  # besides what is wrong with the tag, a class may have its own code for == and for hash
         raise MalformedTagError(f"a tag of kind {kind!r} is damaged: {error!r}") from None
 
 

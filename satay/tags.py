@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from satay.equality import MARSHAL_VERSION, find_difference
-from satay.errors import DecodeError, EncodeError
+from satay.errors import DecodeError, EncodeError, PayloadTooLargeError
 from satay.refusals import MalformedTagError, UnencodableError, unrecordable
 from satay.tag_readers import read_tagged
 from satay.tag_writers import tag_value
@@ -29,17 +29,7 @@ def encode_tagged(value: object, where: str) -> tuple[str, Any]:
     if simple is not None:
         check_size(simple[0], where)
         return simple
-    try:
-        text = dump_plain(tag_value(value, 0))
-        check_size(text, where)
-        copy = read_tagged(text)
-        difference = find_difference(value, copy)
-    except UnencodableError as error:
-        raise unrecordable(where, error.reason, path=error.path) from None
-    except RecursionError:
-        raise EncodeError(f"{where} cannot be recorded: it is nested too deeply to be written from here") from None
-    except MalformedTagError as error:
-        raise EncodeError(f"{where} cannot be recorded: it would not read back: {error}") from None
+    text, copy, difference = _write_and_read(value, where)
     if difference is not None:
         raise unrecordable(where, "it would not read back equal", path=f"${difference}")
     return text, copy
@@ -55,6 +45,25 @@ def decode_tagged(text: str, where: str) -> Any:
         raise DecodeError(f"{where} cannot be read: it is nested too deeply to be read from here") from None
     except (MalformedTagError, DecodeError, ValueError) as error:
         raise DecodeError(f"{where} cannot be read: {error}") from None
+
+
+def _write_and_read(value: object, where: str) -> tuple[str, Any, str | None]:
+    """The text, the copy, and the path to what differs in the copy."""
+    try:
+        text = dump_plain(tag_value(value, 0))
+        check_size(text, where)
+        copy = read_tagged(text)
+        return text, copy, find_difference(value, copy)
+    except PayloadTooLargeError:
+        raise
+    except UnencodableError as error:
+        raise unrecordable(where, error.reason, path=error.path) from None
+    except RecursionError:
+        raise EncodeError(f"{where} cannot be recorded: it is nested too deeply to be written from here") from None
+    except MalformedTagError as error:
+        raise EncodeError(f"{where} cannot be recorded: it would not read back: {error}") from None
+    except Exception as error:  # a class may have its own code for reading an attribute, for == and for hash
+        raise EncodeError(f"{where} cannot be recorded: looking at it raised {error!r}") from error
 
 
 def _encode_plain(value: object) -> tuple[str, Any] | None:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 import pathlib
@@ -187,3 +188,56 @@ def test_moderate_nesting_of_any_kind_reads_back() -> None:
         value = (value,)
 
     assert value == UNTYPED.encode_and_decode(value, WHERE)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Touchy:
+    x: int
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@dataclasses.dataclass
+class Fickle:
+    x: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            raise OSError("not now")
+        return object.__getattribute__(self, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moody:
+    x: int
+
+    def __hash__(self) -> int:
+        if self.x not in MOODS:
+            raise OSError("not now")
+        return 1
+
+
+MOODS = {1}
+
+
+def test_a_set_of_what_cannot_be_compared_reads_back() -> None:
+    copy = UNTYPED.encode_and_decode({Touchy(1)}, WHERE)[1]
+
+    assert [1] == [item.x for item in copy]
+
+
+@pytest.mark.parametrize("value", [[Fickle(1)], Item.__new__(Item)])
+def test_an_object_whose_own_code_raises_while_it_is_written_is_refused(value: Any) -> None:
+    with pytest.raises(EncodeError, match="the result of task 'fetch' cannot be recorded"):
+        UNTYPED.encode(value, WHERE)
+
+
+def test_an_object_whose_own_code_raises_while_it_is_read_is_a_decode_error() -> None:
+    text = UNTYPED.encode({Moody(1)}, WHERE).replace('"x":1', '"x":2')
+
+    with pytest.raises(DecodeError, match="the result of task 'fetch' cannot be read"):
+        UNTYPED.decode(text, WHERE)
