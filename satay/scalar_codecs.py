@@ -76,7 +76,7 @@ class _StrCodec(_ScalarCodec):
         return json_quote(value), value
 
     def decode(self, text: str, where: str) -> Any:
-        if text[:1] == '"' and text[-1:] == '"' and "\\" not in text:
+        if text[:1] == '"' == text[-1:] and text != '"' and "\\" not in text:
             return text[1:-1]
         return super().decode(text, where)
 

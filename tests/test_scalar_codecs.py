@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from satay.declarations import value_codec
-from satay.errors import EncodeError
+from satay.errors import DecodeError, EncodeError
 from tests.samples import WHERE, assert_same, survives
 
 SCALARS = [
@@ -54,3 +54,9 @@ def test_a_scalar_codec_takes_what_the_declared_type_takes(annotation: Any, valu
     else:
         with pytest.raises(EncodeError):
             value_codec(annotation).encode(value, WHERE)
+
+
+@pytest.mark.parametrize("text", ['"', '"a', 'a"', "", "a", '"\\"'])
+def test_a_text_that_was_cut_off_is_no_str(text: str) -> None:
+    with pytest.raises(DecodeError, match=WHERE):
+        value_codec(str).decode(text, WHERE)
