@@ -99,6 +99,7 @@ def fields_of(model: BaseModel) -> dict[str, Any]:
     return {name: item for name, item in model.__dict__.items() if name in declared}
 
 
+@functools.lru_cache(maxsize=1024)
 def data_kind(cls: type) -> DataKind | None:
     """What kind of data class that is, None if its instances cannot be rebuilt without running its code."""
     if issubclass(cls, Flag):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -21,8 +21,8 @@ from satay.texts import dump_plain
 MARSHAL_VERSION: Final = 2
 """The last version without back references and flags for interned strings: equal bytes mean equal data."""
 
-_ATOMS: Final = frozenset({type(None), bool, int, str, bytes, date, timedelta, UUID})
-"""Types of which two values are the same if they are equal."""
+_ATOMS: Final[Set[type]] = frozenset({type(None), int, str, bytes, date, timedelta, UUID})
+"""Types of which two values are the same if they are equal, and of which no value equals one of another."""
 
 
 def find_difference(left: Any, right: Any) -> str | None:
@@ -89,8 +89,9 @@ def _compare_defaultdict(left: defaultdict[Any, Any], right: defaultdict[Any, An
 
 def _compare_set(left: Any, right: Any) -> str | None:
     """By the texts of the items, in which every type shows; where they have none, by type and value."""
-    if all(type(item) in _ATOMS for item in left):
-        return _compare_typed_items(left, right)
+    types = set(map(type, left))
+    if types <= _ATOMS:
+        return None if left == right and types == set(map(type, right)) else ""
     try:
         return None if dump_plain(tag_set(left, 0)) == dump_plain(tag_set(right, 0)) else ""
     except UnencodableError:

@@ -35,7 +35,7 @@ def tag_value(value: Any, depth: int) -> Any:
     """
     kind: Any = type(value)
     if kind is str:
-        return tag_text(value)
+        return value if value.isascii() else tag_text(value)
     if kind is bool or value is None:
         return value
     if kind is int:
