@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 from satay.archive import Archive
 from satay.arguments import checked_key, checked_run_id
 from satay.clock import Chance, Clock
-from satay.codec import ValueCodec, value_codec
+from satay.codec import ValueCodec
+from satay.declarations import value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
     AppClosedError,

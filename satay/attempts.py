@@ -9,11 +9,11 @@ from typing import Any
 
 from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
-from satay.codec import InputCodec
 from satay.context import TaskContext, current_attempt
 from satay.drive import Drive
 from satay.effects import idempotency_key
 from satay.errors import EncodeError, TaskTimeoutError
+from satay.inputs import InputCodec
 from satay.threads import ThreadPool
 
 

@@ -18,12 +18,16 @@ from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from satay.arguments import checked_count, checked_duration, name_problem, shown
-from satay.codec import InputCodec, PickleCodec, ValueCodec, input_codec, json_quote, result_codec
+from satay.codec import ValueCodec
 from satay.context import Schedule, current_schedule
+from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING
+from satay.pickles import PickleCodec
 from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
+from satay.texts import json_quote
 
 P = ParamSpec("P")
 R = TypeVar("R")

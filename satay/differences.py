@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from satay.model import MISSING
-from satay.tags import TAG, dump_plain
+from satay.texts import TAG, dump_plain
 
 MAX_DIFFERENCES: Final = 100
 """How many differences between two values are listed."""

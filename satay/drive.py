@@ -32,7 +32,6 @@ from satay.calls import (
     note_attempt,
 )
 from satay.clock import MICROSECONDS, Chance, Clock
-from satay.codec import json_quote
 from satay.definitions import Workflow
 from satay.effects import Effect, ToolPolicy
 from satay.errors import (
@@ -57,6 +56,7 @@ from satay.replay import (
     value_text,
 )
 from satay.schedule import MAX_CLEANUP_CALLS, Schedule
+from satay.texts import json_quote
 from satay.watch import TurnWatch
 from satay.whereabouts import find_waiting_line
 

@@ -13,17 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from satay.classes import class_name, find_class, instance_state, restore_state
 from satay.errors import ChildWorkflowError, CodecError, DecodeError, TaskFailedError, WorkflowFailedError
-from satay.tags import (
-    class_name,
-    decode_tagged,
-    dump_plain,
-    encode_tagged,
-    find_class,
-    instance_state,
-    restore_state,
-    to_plain,
-)
+from satay.tags import decode_tagged, encode_tagged
+from satay.texts import dump_plain, to_plain
 
 MAX_TEXT_CHARACTERS: Final = 64 * 1024
 """The most characters that are recorded of a message, a note or a traceback."""

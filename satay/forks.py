@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypedDict
 from satay.archive import Archive
 from satay.arguments import shown
 from satay.clock import MICROSECONDS
-from satay.codec import json_quote, to_plain, value_codec
 from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
+from satay.declarations import value_codec
 from satay.definitions import Task, Workflow, default_name, find_workflow, tasks
 from satay.differences import find_differences
 from satay.drive import Drive, DriveHost
@@ -65,6 +65,7 @@ from satay.replay import (
     recorded_call,
     value_text,
 )
+from satay.texts import json_quote, to_plain
 
 ON_STALE: Final = ("keep", "error", "rerun")
 """What `on_stale=` may be; the first is the default."""

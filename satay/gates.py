@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from satay.archive import Archive
 from satay.calls import Arrival, TaskCall
-from satay.codec import json_quote, to_plain
 from satay.differences import find_differences
 from satay.drive import Drive
 from satay.effects import ForkTerms, Ruling, ToolPolicy
@@ -18,6 +17,7 @@ from satay.errors import JournalError, RunNotFoundError
 from satay.model import CallId, Entry, EntryType
 from satay.outcomes import encode_refusal
 from satay.replay import blob_reference, outcome_call, recorded_call, value_text
+from satay.texts import json_quote, to_plain
 
 MAX_REMEMBERED_SOURCES: Final = 8
 """Of so many sources the recorded calls of tasks stay in memory, for policies that replay them."""

@@ -12,12 +12,11 @@ from math import fsum
 from typing import Any, Final
 
 from satay.clock import MICROSECONDS, to_datetime
-from satay.codec import to_plain
 from satay.errors import DecodeError, JournalCorruptError
 from satay.failures import Failure, parse_failure
 from satay.model import MISSING, TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
 from satay.replay import CALL_KIND, OUTCOME_TYPES, blob_reference, facts, outcome_call, value_text
-from satay.tags import dump_plain
+from satay.texts import dump_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from satay.codec import json_quote, value_codec
+from satay.declarations import value_codec
 from satay.definitions import Workflow
 from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
@@ -13,6 +13,7 @@ from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, Blob
 from satay.model import FORK_ENTRIES, Entry, EntryType
 from satay.recorder import first_entry
 from satay.replay import blob_reference, facts, value_text
+from satay.texts import json_quote
 
 _OPAQUE = value_codec(Any)
 

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
-from satay.codec import PickleCodec
 from satay.effects import ForkTerms, Ruling
 from satay.errors import EventTimeoutError, PickleNotAllowedError, SatayError, TaskBlockedError
 from satay.failures import rebuilt_child_failure, rebuilt_task_failure
 from satay.loop import WorkflowLoop
 from satay.model import EntryType
+from satay.pickles import PickleCodec
 
 
 def resolve(

@@ -6,12 +6,14 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from satay.arguments import shown
-from satay.codec import ValueCodec, json_quote, value_codec
+from satay.codec import ValueCodec
 from satay.cuts import refusal
+from satay.declarations import value_codec
 from satay.definitions import default_name, tasks, workflows
 from satay.failures import encode_failure
 from satay.model import CallId, CallKind, EntryType
 from satay.receipts import OverriddenCall
+from satay.texts import json_quote
 
 Given = Mapping[tuple[str, int | str], Any]
 """What a caller gives: outcomes by the name of what was called, and its ordinal or key."""

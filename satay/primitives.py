@@ -10,12 +10,13 @@ from typing import Any, Final, Generic, NoReturn, TypeVar, cast, overload
 import structlog
 
 from satay.arguments import checked_count, checked_duration, checked_key, key_problem, name_problem, shown
-from satay.codec import is_encoding, value_codec
 from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
+from satay.declarations import value_codec
 from satay.definitions import P, R, Task, Workflow, default_name
 from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
 from satay.model import MISSING
+from satay.typed_codec import is_encoding
 
 T = TypeVar("T")
 T1 = TypeVar("T1")

@@ -9,8 +9,9 @@ from typing import Any, Final
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
 from satay.clock import to_datetime
-from satay.codec import ValueCodec, value_codec
+from satay.codec import ValueCodec
 from satay.comparison import compare_runs
+from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
 from satay.errors import InvalidValueError, UsageError, WorkflowCancelledError
 from satay.failures import rebuilt_workflow_failure

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from satay.codec import value_codec
 from satay.cuts import RequestedCut
+from satay.declarations import value_codec
 from satay.effects import ToolPolicy
 from satay.tables import Column, printable, show_cost, show_seconds, show_value, text_table
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from satay.answers import Answers
 from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Clock, to_datetime
-from satay.codec import ValueCodec, json_quote
+from satay.codec import ValueCodec
 from satay.context import ScheduledLoop
 from satay.definitions import Task, Workflow
 from satay.dues import Dues
@@ -38,6 +38,7 @@ from satay.replay import (
     facts,
     inherited_children,
 )
+from satay.texts import json_quote
 
 MAX_CLEANUP_CALLS: Final = 100
 """How many durable calls a body may issue after it was asked to cancel; at the next one it is dropped."""

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from satay.model import MISSING
-from satay.tags import TAG
+from satay.texts import TAG
 
 WIDTH: Final = 100
 """How many columns a table has."""

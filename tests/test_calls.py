@@ -5,7 +5,7 @@ from typing import Any
 
 import satay
 from satay.calls import ATTEMPT_NOTES, AttemptHistory, ChildCall, EventCall, TaskCall, TimerCall, note_attempt
-from satay.codec import value_codec
+from satay.declarations import value_codec
 from satay.journal import GENESIS
 from satay.loop import WorkflowLoop
 from satay.model import CallId, CallKind, Entry, EntryType

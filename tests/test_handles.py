@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from satay.codec import ValueCodec, value_codec
+from satay.codec import ValueCodec
+from satay.declarations import value_codec
 from satay.errors import AppClosedError, RunConflictError
 from satay.handles import RunHandle
 from satay.model import RunStatus

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import satay
-from satay.codec import value_codec
+from satay.declarations import value_codec
 from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS

@@ -7,7 +7,7 @@ import pytest
 
 import satay
 from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
-from satay.codec import value_codec
+from satay.declarations import value_codec
 from satay.errors import (
     ChildWorkflowError,
     DecodeError,

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from satay.codec import to_plain, value_codec
+from satay.declarations import value_codec
+from satay.texts import to_plain
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.text("ab'\\ $.[]0\n", max_size=4),
