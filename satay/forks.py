@@ -10,6 +10,7 @@ others now; the same replay then goes on as the drive of the fork. A plan ends b
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -38,6 +39,7 @@ from satay.histories import read_head, reuse_of
 from satay.journal import CHILD_ENDED, Blob, Lease, NewFork, NewRun, Wait, chain_digest
 from satay.model import (
     MISSING,
+    TERMINAL_ENTRIES,
     CallId,
     CallKind,
     Entry,
@@ -72,6 +74,9 @@ ON_STALE: Final = ("keep", "error", "rerun")
 
 CHILDREN: Final = ("fork", SHARE_CHILDREN)
 """What `children=` may be; the first is the default."""
+
+MAX_REMEMBERED_ENTRIES: Final = 50_000
+"""How many entries of sources that have ended stay in memory, to be forked again."""
 
 MAX_NAMED_STALE_CALLS: Final = 5
 """How many stale calls an error names."""
@@ -207,6 +212,13 @@ class _Source(NamedTuple):
         return self.record.run_id
 
 
+class _Recorded(NamedTuple):
+    """The journal of a source, and the calls in it by seq."""
+
+    entries: Sequence[Entry]
+    calls: Mapping[int, CallId]
+
+
 class _Governor(NamedTuple):
     """The run that a fork is a child of, if any, and the terms of that run, if they hold for the fork too."""
 
@@ -219,6 +231,7 @@ class _Rehearsed(NamedTuple):
 
     cut: Cut
     prefix: Sequence[Entry]
+    outstanding: Mapping[int, Entry]
     blobs: Mapping[str, str]
     origin: Origin
     drive: Drive
@@ -232,6 +245,7 @@ class Forks:
 
     def __init__(self, host: ForkHost) -> None:
         self._host = host
+        self._finished: OrderedDict[str, _Recorded] = OrderedDict()
 
     async def plan(self, record: RunRecord, request: ForkRequest) -> ForkPlan:
         """What a fork would be. Writes nothing; raises what making the fork would raise before it writes."""
@@ -294,8 +308,7 @@ class Forks:
         definition = find_workflow(record.workflow, run_id)
         given = request.workflow_input
         text = None if given is MISSING else definition.encode_input(given)
-        entries = await self._host.archive.entries(run_id)
-        calls = {entry.seq: recorded_call(entry) for entry in entries if entry.type in CALL_KIND}
+        entries, calls = await self._recorded(run_id)
         known = {*tasks.names(), *(call.name for call in calls.values() if call.kind is CallKind.TASK)}
         own = {} if request.tool_policies is None else parse_policies(request.tool_policies, known)
         return _Source(
@@ -308,6 +321,20 @@ class Forks:
             {**_inherited_policies(entries), **own},
             calls,
         )
+
+    async def _recorded(self, run_id: str) -> _Recorded:
+        """The journal of a source. Of runs that have ended some are remembered: a sweep forks one many times."""
+        known = self._finished.get(run_id)
+        if known is not None:
+            self._finished.move_to_end(run_id)
+            return known
+        entries = await self._host.archive.entries(run_id)
+        recorded = _Recorded(entries, {entry.seq: recorded_call(entry) for entry in entries if entry.type in CALL_KIND})
+        if entries[-1].type in TERMINAL_ENTRIES:
+            self._finished[run_id] = recorded
+            while sum(len(kept.entries) for kept in self._finished.values()) > MAX_REMEMBERED_ENTRIES:
+                self._finished.popitem(last=False)
+        return recorded
 
     def _check_head(self, source: _Source) -> None:
         expected, head = source.request.expected_head, len(source.entries)
@@ -378,7 +405,7 @@ class Forks:
         except BaseException:
             drive.suspend()
             raise
-        return _Rehearsed(cut, prefix, blobs, origin, drive, stale, error, at)
+        return _Rehearsed(cut, prefix, open_calls(prefix), blobs, origin, drive, stale, error, at)
 
     async def _stale(self, source: _Source, differing: Sequence[Issued]) -> list[StaleCall]:
         entries = [issued.entry for issued in differing]
@@ -423,7 +450,7 @@ class Forks:
                 prefix_digest=prefix[-1].digest,
                 first=first,
                 after=after,
-                waits=_waits(source, cut, fork_id, prefix),
+                waits=_waits(source, rehearsed, fork_id),
                 blobs=[*blobs, *more],
             )
         )
@@ -553,7 +580,7 @@ def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceip
         source_head=len(source.entries),
         prefix_digest=prefix[-1].digest.hex(),
         calls_inherited=reuse.calls,
-        in_flight=tuple(_in_flight(source, cut, fork_id, prefix)),
+        in_flight=tuple(_in_flight(source, rehearsed)),
         is_restorable=True,
         input_overridden=source.input_text is not None,
         intervention=request.intervention,
@@ -574,11 +601,12 @@ def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceip
 # --- what is outstanding at the cut -----------------------------------------------------------------------------------
 
 
-def _in_flight(source: _Source, cut: Cut, fork_id: str, prefix: Sequence[Entry]) -> list[CallInFlight]:
+def _in_flight(source: _Source, rehearsed: _Rehearsed) -> list[CallInFlight]:
+    cut = rehearsed.cut
     kept = {outcome_call(entry) for entry in cut.kept}
     overridden = {override.call for override in source.overrides}
     found = []
-    for seq in open_calls(prefix):
+    for seq in rehearsed.outstanding:
         call = source.calls[seq]
         if call in overridden:
             action = "override"
@@ -606,11 +634,11 @@ def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
             return "wait"
 
 
-def _waits(source: _Source, cut: Cut, fork_id: str, prefix: Sequence[Entry]) -> list[Wait]:
+def _waits(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> list[Wait]:
     """The waits that the outstanding calls of the prefix need in the fork."""
     waits = []
-    before = inherited_children(prefix)
-    for seq, entry in open_calls(prefix).items():
+    before = inherited_children(rehearsed.prefix)
+    for seq, entry in rehearsed.outstanding.items():
         kind = CALL_KIND[entry.type]
         known = facts(entry) if kind in (CallKind.EVENT, CallKind.CHILD) else {}
         if kind is CallKind.EVENT:
@@ -653,7 +681,7 @@ _MADE_AGAIN: Final = frozenset({"run", "rerun", "ask", "fork", "wait"})
 
 
 def _planned_calls(source: _Source, rehearsed: _Rehearsed) -> list[PlannedCall]:
-    actions = {call.seq: call.action for call in _in_flight(source, rehearsed.cut, "", rehearsed.prefix)}
+    actions = {call.seq: call.action for call in _in_flight(source, rehearsed)}
     overridden = {override.call for override in source.overrides}
     through = len(rehearsed.prefix)
     paths = {stale.seq: stale.path for stale in rehearsed.stale}
