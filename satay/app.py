@@ -23,7 +23,6 @@ from satay.errors import (
     RunExistsError,
     UsageError,
 )
-from satay.forks import ForkOptions, ForkRequest, parse_options
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing
@@ -32,6 +31,7 @@ from satay.plans import ForkPlan
 from satay.primitives import event_name
 from satay.readers import Reader, checked_run
 from satay.replay import facts
+from satay.requests import ForkOptions, ForkRequest, parse_options
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler

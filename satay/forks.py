@@ -10,36 +10,30 @@ others now; the same replay then goes on as the drive of the fork. A plan ends b
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from math import fsum
-from typing import Any, Final, NamedTuple, Protocol, TypedDict
+from typing import Any, Final, NamedTuple, Protocol
 
 from satay.archive import Archive
-from satay.arguments import shown
 from satay.clock import MICROSECONDS
 from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
 from satay.declarations import value_codec
-from satay.definitions import Task, Workflow, default_name, find_workflow, tasks
+from satay.definitions import Workflow, find_workflow, tasks
 from satay.differences import find_differences
 from satay.drive import Drive, DriveHost
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, ruling_for
 from satay.errors import (
     ForkValidationError,
-    InvalidValueError,
     NondeterminismError,
     RunConflictError,
     RunExistsError,
     StalePrefixError,
-    UsageError,
 )
 from satay.histories import read_head, reuse_of
 from satay.journal import CHILD_ENDED, Blob, Lease, NewFork, NewRun, Wait, chain_digest
 from satay.model import (
     MISSING,
-    TERMINAL_ENTRIES,
     CallId,
     CallKind,
     Entry,
@@ -61,121 +55,18 @@ from satay.replay import (
     facts,
     inherited_child,
     inherited_children,
-    needed_blobs,
-    open_calls,
     outcome_call,
     recorded_call,
     value_text,
 )
+from satay.requests import ForkRequest
+from satay.sources import Prefix, RecordedRun, Sources
 from satay.texts import json_quote, to_plain
-
-ON_STALE: Final = ("keep", "error", "rerun")
-"""What `on_stale=` may be; the first is the default."""
-
-CHILDREN: Final = ("fork", SHARE_CHILDREN)
-"""What `children=` may be; the first is the default."""
-
-MAX_REMEMBERED_ENTRIES: Final = 50_000
-"""How many entries of sources that have ended stay in memory, to be forked again."""
 
 MAX_NAMED_STALE_CALLS: Final = 5
 """How many stale calls an error names."""
 
 _OPAQUE: Final = value_codec(Any)
-
-
-class ForkOptions(TypedDict, total=False):
-    """What `fork`, `plan_fork` and `sweep` take by keyword; see `App.fork`."""
-
-    before_task: str | Task[..., Any]
-    before_event: str | type[Any]
-    before_child: str | Workflow[..., Any]
-    before_ordinal: int | None
-    before_key: str | None
-    after_task: str | Task[..., Any]
-    after_ordinal: int | None
-    after_key: str | None
-    at: str
-    fork_point_seq: int
-    keep_siblings: bool
-    workflow_input: Any
-    intervention: Any
-    tool_policies: Mapping[str, str]
-    overrides: Mapping[tuple[str, int | str], Any]
-    raises: Mapping[tuple[str, int | str], BaseException]
-    reason: str | None
-    on_stale: str
-    children: str
-    expected_head: int | None
-    allow_unfinished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ForkRequest:
-    """What a fork is asked to be."""
-
-    cut: RequestedCut
-    workflow_input: Any = MISSING
-    intervention: Any = None
-    tool_policies: object = None
-    overrides: object = None
-    raises: object = None
-    reason: str | None = None
-    children: str = "fork"
-    expected_head: int | None = None
-    allow_unfinished: bool = False
-
-    def to_options(self) -> dict[str, Any]:
-        """What `parse_options` makes this request of, without what is at its default."""
-        others = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "cut"}
-        return {
-            **self.cut.to_dict(),
-            **{name: given for name, given in others.items() if given is not _DEFAULTS[name]},
-        }
-
-
-_DEFAULTS: Final = {part.name: part.default for part in fields(ForkRequest)}
-
-
-def parse_options(options: Mapping[str, Any]) -> ForkRequest:
-    """Check what a caller gave by keyword. Raises `UsageError` for an option that there is not."""
-    known = ForkOptions.__annotations__
-    for name in options:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            raise UsageError(
-                f"a fork has no option {name!r}; "
-                + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, sorted(known)))}")
-            )
-    given = {name: option for name, option in options.items() if name not in _CUT_OPTIONS}
-    cut = {name: option for name, option in options.items() if name in _CUT_OPTIONS}
-    for name, kind in (("before_task", Task), ("after_task", Task), ("before_child", Workflow)):
-        if name in cut:
-            cut[name] = _name(cut[name], name, kind)
-    if isinstance(cut.get("before_event"), type):
-        cut["before_event"] = default_name(cut["before_event"])
-    _check_choice("on_stale", cut.get("on_stale", ON_STALE[0]), ON_STALE)
-    _check_choice("children", given.get("children", CHILDREN[0]), CHILDREN)
-    reason = given.get("reason")
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidValueError(f"reason={shown(reason)} is not a text")
-    return ForkRequest(RequestedCut(**cut), **given)
-
-
-_CUT_OPTIONS: Final = frozenset(RequestedCut.__dataclass_fields__)
-
-
-def _name(given: object, option: str, kind: type[Task[..., Any] | Workflow[..., Any]]) -> object:
-    name = given.name if isinstance(given, kind) else given
-    if name is not None and not isinstance(name, str):
-        noun = "task" if kind is Task else "workflow"
-        raise UsageError(f"{option}={shown(given)} names no {noun}; give a @satay.{noun}, or its name")
-    return name
-
-
-def _check_choice(name: str, given: object, choices: Sequence[str]) -> None:
-    if given not in choices:
-        raise InvalidValueError(f"{name}={shown(given)} is none of {', '.join(map(repr, choices))}")
 
 
 class ForkHost(DriveHost, Protocol):
@@ -199,24 +90,24 @@ class _Source(NamedTuple):
     """A source, read, and the request made concrete for it."""
 
     record: RunRecord
-    entries: Sequence[Entry]
+    recorded: RecordedRun
     definition: Workflow[..., Any]
     request: ForkRequest
     input_text: str | None
     overrides: Sequence[Override]
     policies: Mapping[str, ToolPolicy]
-    calls: Mapping[int, CallId]
 
     @property
     def run_id(self) -> str:
         return self.record.run_id
 
+    @property
+    def entries(self) -> Sequence[Entry]:
+        return self.recorded.entries
 
-class _Recorded(NamedTuple):
-    """The journal of a source, and the calls in it by seq."""
-
-    entries: Sequence[Entry]
-    calls: Mapping[int, CallId]
+    @property
+    def calls(self) -> Mapping[int, CallId]:
+        return self.recorded.calls
 
 
 class _Governor(NamedTuple):
@@ -230,8 +121,7 @@ class _Rehearsed(NamedTuple):
     """A fork as it would be: where it is cut, what it inherits, and the drive that has replayed that."""
 
     cut: Cut
-    prefix: Sequence[Entry]
-    outstanding: Mapping[int, Entry]
+    prefix: Prefix
     blobs: Mapping[str, str]
     origin: Origin
     drive: Drive
@@ -245,7 +135,7 @@ class Forks:
 
     def __init__(self, host: ForkHost) -> None:
         self._host = host
-        self._finished: OrderedDict[str, _Recorded] = OrderedDict()
+        self._sources = Sources(host.archive)
 
     async def plan(self, record: RunRecord, request: ForkRequest) -> ForkPlan:
         """What a fork would be. Writes nothing; raises what making the fork would raise before it writes."""
@@ -308,33 +198,19 @@ class Forks:
         definition = find_workflow(record.workflow, run_id)
         given = request.workflow_input
         text = None if given is MISSING else definition.encode_input(given)
-        entries, calls = await self._recorded(run_id)
+        recorded = await self._sources.read(run_id)
+        calls = recorded.calls
         known = {*tasks.names(), *(call.name for call in calls.values() if call.kind is CallKind.TASK)}
         own = {} if request.tool_policies is None else parse_policies(request.tool_policies, known)
         return _Source(
             record,
-            entries,
+            recorded,
             definition,
             request,
             text,
             parse_overrides(run_id, list(calls.values()), request.overrides, request.raises),
-            {**_inherited_policies(entries), **own},
-            calls,
+            {**_inherited_policies(recorded.entries), **own},
         )
-
-    async def _recorded(self, run_id: str) -> _Recorded:
-        """The journal of a source. Of runs that have ended some are remembered: a sweep forks one many times."""
-        known = self._finished.get(run_id)
-        if known is not None:
-            self._finished.move_to_end(run_id)
-            return known
-        entries = await self._host.archive.entries(run_id)
-        recorded = _Recorded(entries, {entry.seq: recorded_call(entry) for entry in entries if entry.type in CALL_KIND})
-        if entries[-1].type in TERMINAL_ENTRIES:
-            self._finished[run_id] = recorded
-            while sum(len(kept.entries) for kept in self._finished.values()) > MAX_REMEMBERED_ENTRIES:
-                self._finished.popitem(last=False)
-        return recorded
 
     def _check_head(self, source: _Source) -> None:
         expected, head = source.request.expected_head, len(source.entries)
@@ -371,9 +247,9 @@ class Forks:
         """Refuse to share a child that was cancelled with its parent: that is no outcome of the call."""
         if source.request.children != SHARE_CHILDREN:
             return
-        prefix = source.entries[: cut.through_seq]
-        before = inherited_children(prefix)
-        for seq, entry in open_calls(prefix).items():
+        prefix = source.recorded.prefix(cut.through_seq)
+        before = inherited_children(prefix.entries)
+        for seq, entry in prefix.outstanding.items():
             if entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED or seq == cut.again:
                 continue
             child_id = before[seq].run_id if seq in before else facts(entry)["run_id"]
@@ -386,16 +262,17 @@ class Forks:
 
     async def _replay(self, source: _Source, cut: Cut, fork_id: str) -> _Rehearsed:
         host = self._host
-        prefix = source.entries[: cut.through_seq]
-        references = needed_blobs(prefix) | {digest for entry in cut.kept if (digest := blob_reference(entry))}
+        prefix = source.recorded.prefix(cut.through_seq)
+        references = prefix.references | {digest for entry in cut.kept if (digest := blob_reference(entry))}
         blobs = await host.archive.values(source.run_id, source.entries, references)
         at = host.clock.now()
-        first = prefix[0]._replace(at=at)
+        first = prefix.entries[0]._replace(at=at)
         terms = _terms(source, fork_id, cut, "")
-        origin = _origin(source, origin_of(source.run_id, prefix, blobs), terms, at, len(prefix))
-        after, own_blobs = _after_prefix(source, cut, fork_id, prefix[-1], at, blobs, "null")
+        origin = _origin(source, origin_of(source.run_id, prefix.entries, blobs), terms, at, len(prefix))
+        after, own_blobs = _after_prefix(source, cut, fork_id, prefix.last, at, blobs, "null")
         blobs = {**blobs, **{blob.sha256: blob.text for blob in own_blobs}}
-        drive = Drive(host, Lease(fork_id, 0, 0), source.definition, origin, [first, *prefix[1:], *after], blobs)
+        entries = [first, *prefix.entries[1:], *after]
+        drive = Drive(host, Lease(fork_id, 0, 0), source.definition, origin, entries, blobs)
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error))
         try:
@@ -405,7 +282,7 @@ class Forks:
         except BaseException:
             drive.suspend()
             raise
-        return _Rehearsed(cut, prefix, open_calls(prefix), blobs, origin, drive, stale, error, at)
+        return _Rehearsed(cut, prefix, blobs, origin, drive, stale, error, at)
 
     async def _stale(self, source: _Source, differing: Sequence[Issued]) -> list[StaleCall]:
         entries = [issued.entry for issued in differing]
@@ -431,7 +308,7 @@ class Forks:
             terms = replace(governor.terms, source_id=source.run_id, source_head=len(source.entries))
         origin = rehearsed.origin._replace(terms=terms, parent_id=governor.parent_id)
         first, blobs = workflow_created(source.definition, origin, rehearsed.at)
-        after, more = _after_prefix(source, cut, fork_id, prefix[-1], rehearsed.at, rehearsed.blobs, receipt.to_json())
+        after, more = _after_prefix(source, cut, fork_id, prefix.last, rehearsed.at, rehearsed.blobs, receipt.to_json())
         run = NewRun(
             run_id=fork_id,
             workflow=source.definition.name,
@@ -447,7 +324,7 @@ class Forks:
                 run=run,
                 source_id=source.run_id,
                 through_seq=len(prefix),
-                prefix_digest=prefix[-1].digest,
+                prefix_digest=prefix.last.digest,
                 first=first,
                 after=after,
                 waits=_waits(source, rehearsed, fork_id),
@@ -457,7 +334,7 @@ class Forks:
         if rehearsed.error is None:
             host.adopt_rehearsed(rehearsed.drive, lease, origin, after[-1])
         else:  # The fork stops with this error; whoever waits for its result is told.
-            entries = [first, *prefix[1:], *after]
+            entries = [first, *prefix.entries[1:], *after]
             every_blob = {**rehearsed.blobs, **{blob.sha256: blob.text for blob in more}}
             host.adopt(Drive(host, lease, source.definition, origin, entries, every_blob), resumed=False)
         return receipt
@@ -567,7 +444,7 @@ def _kept(outcome: Entry, blobs: Mapping[str, str]) -> tuple[str, str | None]:
 
 def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceipt:
     cut, prefix = rehearsed.cut, rehearsed.prefix
-    reuse = reuse_of([*prefix, *cut.kept])
+    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
     request, stale = source.request, rehearsed.stale
     receipt = ForkReceipt(
         run_id=fork_id,
@@ -575,10 +452,10 @@ def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceip
         root_id=rehearsed.origin.root_run_id,
         requested=request.cut,
         cut=str(cut),
-        resolved_seq=prefix[-1].seq,
-        resolved_entry=prefix[-1].type,
+        resolved_seq=prefix.last.seq,
+        resolved_entry=prefix.last.type,
         source_head=len(source.entries),
-        prefix_digest=prefix[-1].digest.hex(),
+        prefix_digest=prefix.last.digest.hex(),
         calls_inherited=reuse.calls,
         in_flight=tuple(_in_flight(source, rehearsed)),
         is_restorable=True,
@@ -606,7 +483,7 @@ def _in_flight(source: _Source, rehearsed: _Rehearsed) -> list[CallInFlight]:
     kept = {outcome_call(entry) for entry in cut.kept}
     overridden = {override.call for override in source.overrides}
     found = []
-    for seq in rehearsed.outstanding:
+    for seq in rehearsed.prefix.outstanding:
         call = source.calls[seq]
         if call in overridden:
             action = "override"
@@ -637,8 +514,8 @@ def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
 def _waits(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> list[Wait]:
     """The waits that the outstanding calls of the prefix need in the fork."""
     waits = []
-    before = inherited_children(rehearsed.prefix)
-    for seq, entry in rehearsed.outstanding.items():
+    before = inherited_children(rehearsed.prefix.entries)
+    for seq, entry in rehearsed.prefix.outstanding.items():
         kind = CALL_KIND[entry.type]
         known = facts(entry) if kind in (CallKind.EVENT, CallKind.CHILD) else {}
         if kind is CallKind.EVENT:
@@ -658,13 +535,13 @@ def _plan(source: _Source, rehearsed: _Rehearsed) -> ForkPlan:
     if rehearsed.error is not None and not isinstance(rehearsed.error, NondeterminismError):
         raise rehearsed.error
     calls = _planned_calls(source, rehearsed)
-    reuse = reuse_of([*prefix, *cut.kept])
+    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
     again = [call for call in calls if call.action in _MADE_AGAIN]
     return ForkPlan(
         source_id=source.run_id,
         cut=str(cut),
-        resolved_seq=prefix[-1].seq,
-        resolved_entry=prefix[-1].type,
+        resolved_seq=prefix.last.seq,
+        resolved_entry=prefix.last.type,
         calls=tuple(calls),
         stale_calls=tuple(rehearsed.stale),
         tool_policies=source.policies,

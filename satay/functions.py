@@ -18,12 +18,12 @@ from satay.context import current_schedule
 from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
-from satay.forks import ForkOptions
 from satay.handles import ForkHandle, RunHandle, RunOrId
 from satay.model import MISSING, Missing
 from satay.plans import ForkPlan
 from satay.receipts import ForkReceipt
 from satay.reports import Comparison
+from satay.requests import ForkOptions
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from satay.sweeps import Budget, Judge, Sweep, run_sweep

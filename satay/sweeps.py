@@ -20,11 +20,11 @@ from satay.context import require_schedule, task_context
 from satay.definitions import Task, Workflow, tasks, workflows
 from satay.effects import Effect
 from satay.errors import InvalidValueError, NotHereError, UnknownWorkflowError, UsageError
-from satay.forks import ForkOptions, parse_options
 from satay.handles import RunHandle, RunOrId
 from satay.histories import read_head
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunStatus
 from satay.progress import Progress, terminal_progress
+from satay.requests import ForkOptions, parse_options
 from satay.retries import RetryPolicy
 from satay.tables import Column, printable, show_cost, show_seconds, text_table
 

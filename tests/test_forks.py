@@ -32,11 +32,11 @@ from satay.errors import (
     UnsupportedEntryError,
     WorkflowCancelledError,
 )
-from satay.forks import ForkOptions
 from satay.journal import Append
 from satay.model import Entry, EntryType
 from satay.replay import facts
 from satay.reports import CallStatus
+from satay.requests import ForkOptions
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 
