@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from satay.errors import InvalidValueError, RegistrationError
-from satay.model import CallId
+from satay.model import CallId, continued_run_id
 
 
 class Effect(StrEnum):
@@ -77,6 +77,16 @@ class ForkTerms:
     receipt_id: str
     policies: Mapping[str, ToolPolicy]
     intervention: Any = None
+
+    def for_successor(self) -> "ForkTerms":
+        """The terms of the run that goes on in place of this one; what it replays is where its source went on."""
+        if self.source_id is None:
+            return self
+        return replace(self, source_id=continued_run_id(self.source_id), source_head=WHOLE_SOURCE)
+
+
+WHOLE_SOURCE: Final = 2**62
+"""A `source_head` beyond the end of any journal."""
 
 
 class Ruling(NamedTuple):

@@ -462,7 +462,8 @@ class Scheduler:
     def successor(self, drive: Drive, input_text: str) -> tuple[NewRun, Sequence[Entry], Sequence[Blob]]:
         now = self.clock.now()
         run_id = continued_run_id(drive.run_id)
-        origin = Origin(run_id, self.chance.new_seed(), now, input_text, drive.parent_id, drive.terms)
+        terms = None if drive.terms is None else drive.terms.for_successor()
+        origin = Origin(run_id, self.chance.new_seed(), now, input_text, drive.parent_id, terms)
         entry, blobs = workflow_created(drive.definition, origin, now)
         return self._new_run(drive.definition, origin, now, None), [entry], blobs
 
