@@ -1,7 +1,7 @@
 """Workflows and tasks as they are defined: the decorators, the names, and the registry by which a run finds its code.
 
 A definition is made once, when its function is decorated. Two different functions under one name would make a journal
-ambiguous, so that is an error at decoration.
+ambiguous, so that is an error at decoration; `satay.redefinitions` says which functions are different ones.
 """
 
 import functools
@@ -26,6 +26,7 @@ from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowEr
 from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING
 from satay.pickles import PickleCodec
+from satay.redefinitions import Site, site_of
 from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
 from satay.texts import json_quote
 
@@ -276,22 +277,23 @@ class Registry(Generic[DefinitionT]):
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._by_name: dict[str, DefinitionT] = {}
+        self._sites: dict[str, Site] = {}
         self._earlier: dict[str, list[weakref.ref[Any]]] = {}
 
     def add(self, definition: DefinitionT) -> DefinitionT:
-        """Register a definition. Defining the same function again (a reload, a local function) replaces it."""
-        there = self._by_name.get(definition.name)
-        if there is not None and _is_same_function(there.fn, definition.fn):
-            if _is_other_closure(there.fn, definition.fn):
-                earlier = self._earlier.setdefault(definition.name, [])
-                self._earlier[definition.name] = [ref for ref in earlier if ref() is not None] + [weakref.ref(there)]
-        elif there is not None:
-            raise RegistrationError(
-                f"{self._kind} {definition.name!r} is defined twice: at {_location(there.fn)} and at "
-                f"{_location(definition.fn)}; give one of them a name of its own, "
-                f'@satay.{self._kind}(name="...")'
-            )
-        self._by_name[definition.name] = definition
+        """Register under its name. A function that is defined again (a reload, a cell run again) replaces itself."""
+        name, site = definition.name, site_of(definition.fn)
+        there, earlier = self._by_name.get(name), self._sites.get(name)
+        if there is not None and earlier is not None:
+            if not site.replaces(earlier):
+                raise RegistrationError(
+                    f"{self._kind} {name!r} is defined twice: at {earlier} and at {site}; give one of them a "
+                    f'name of its own, @satay.{self._kind}(name="...")'
+                )
+            if site.is_made_like(earlier) and there.fn.__closure__ != definition.fn.__closure__:
+                in_use = [ref for ref in self._earlier.get(name, ()) if ref() is not None]
+                self._earlier[name] = [*in_use, weakref.ref(there)]
+        self._by_name[name], self._sites[name] = definition, site
         return definition
 
     def check_unambiguous(self, name: str) -> None:
@@ -306,7 +308,7 @@ class Registry(Generic[DefinitionT]):
         if in_use:
             self._earlier[name] = in_use
             raise RegistrationError(
-                f"{self._kind} {name!r} was defined {len(in_use) + 1} times, at {_location(self._by_name[name].fn)}, "
+                f"{self._kind} {name!r} was defined {len(in_use) + 1} times, at {self._sites[name]}, "
                 "over different variables, and a run does not say which it belongs to; give each a name of its own, "
                 f'@satay.{self._kind}(name="...")'
             )
@@ -394,19 +396,6 @@ def _parse_backoff(backoff: Backoff | float | None, task_name: str) -> Backoff:
 
 def _as_tuple(kinds: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[BaseException], ...]:
     return kinds if isinstance(kinds, tuple) else (kinds,)
-
-
-def _is_same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    return (one.__code__.co_filename, one.__qualname__) == (other.__code__.co_filename, other.__qualname__)
-
-
-def _is_other_closure(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether a function was made again over other variables, as by a factory of workflows."""
-    return one.__code__ is other.__code__ and one.__closure__ != other.__closure__
-
-
-def _location(fn: Callable[..., Any]) -> str:
-    return f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
 
 
 @functools.cache
