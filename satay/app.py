@@ -30,7 +30,7 @@ from satay.origin import has_input
 from satay.plans import ForkPlan
 from satay.primitives import event_name
 from satay.readers import Reader, checked_run
-from satay.replay import facts
+from satay.replay import facts, outcome_call, reading
 from satay.requests import ForkOptions, ForkRequest, parse_options
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
@@ -407,7 +407,8 @@ class App(Reader):
     async def _has_taken(self, run_id: str, event_id: str) -> bool:
         entries = await (await self._ready()).archive.entries(run_id)
         received = (entry for entry in entries if entry.type == EntryType.EXTERNAL_EVENT_RECEIVED)
-        return any(facts(entry).get("event_id") == event_id for entry in received)
+        with reading(run_id):
+            return any(facts(entry).get("event_id") == event_id for entry in received)
 
     async def cancel(self, run_id: RunOrId) -> None:
         """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing."""
@@ -457,12 +458,13 @@ class App(Reader):
         await self._record(run_id)
         entries = await scheduler.archive.entries(run_id)
         undecided: dict[int, Entry] = {}
-        for entry in entries:
-            if entry.type == EntryType.DECISION_REQUESTED:
-                call = facts(entry)["call"]
-                undecided[call] = entries[call - 1]
-            elif entry.type in (EntryType.DECISION_MADE, EntryType.CALL_CANCELLED):
-                undecided.pop(facts(entry)["call"], None)
+        with reading(run_id):
+            for entry in entries:
+                if entry.type == EntryType.DECISION_REQUESTED:
+                    call = outcome_call(entry)
+                    undecided[call] = entries[call - 1]
+                elif entry.type in (EntryType.DECISION_MADE, EntryType.CALL_CANCELLED):
+                    undecided.pop(outcome_call(entry), None)
         if not undecided or (seq is not None and seq not in undecided) or entries[-1].type in TERMINAL_ENTRIES:
             asked = "" if seq is None else f" about the call at entry {seq}"
             raise UsageError(

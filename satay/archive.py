@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import Entry, EntryType, RunRecord, RunStatus
-from satay.replay import blob_reference, facts, value_text
+from satay.replay import blob_reference, facts, reading, value_text
 
 _ENDINGS: Final[dict[str, RunStatus]] = {
     EntryType.WORKFLOW_COMPLETED: RunStatus.COMPLETED,
@@ -57,7 +57,11 @@ class Archive:
             )
             entry = next(referring, None)
             named = "an entry" if entry is None else f"entry {entry.seq} ({entry.type})"
-            raise JournalCorruptError(f"{named} of run {run_id!r} cannot be read: {error}") from error
+            raise JournalCorruptError(
+                f"{named} of run {run_id!r} cannot be read: {error}",
+                run_id=run_id,
+                seq=None if entry is None else entry.seq,
+            ) from error
 
     async def receipt_text(self, run_id: str) -> str | None:
         """The stored receipt of a fork; None for a run that is no fork."""
@@ -75,9 +79,12 @@ class Archive:
         last = await self.journal.last(run_id)
         status = None if last is None else _ENDINGS.get(last.type)
         if last is None or status is None:
-            raise JournalCorruptError(f"run {run_id!r} is said to have ended, but its journal does not end so")
+            raise JournalCorruptError(
+                f"run {run_id!r} is said to have ended, but its journal does not end so", run_id=run_id
+            )
         text = value_text(last)
         reference = blob_reference(last) if text is None else None
         if reference is not None:
             text = (await self.values(run_id, [last], {reference}))[reference]
-        return Ending(status, text, facts(last).get("continued_as") if text is None else None)
+        with reading(run_id):
+            return Ending(status, text, facts(last).get("continued_as") if text is None else None)

@@ -52,6 +52,7 @@ from satay.replay import (
     blob_reference,
     divergence_error,
     facts,
+    of_run,
     outcome_call,
     value_text,
 )
@@ -857,7 +858,7 @@ class Drive(Schedule):
         if not self.is_suspended:
             self.suspend()
             if self.rehearsal is None:
-                self._host.drive_stopped(self, error)
+                self._host.drive_stopped(self, of_run(error, self.run_id))
             else:
                 self.rehearsal.ended(error)
 

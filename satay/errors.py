@@ -93,7 +93,12 @@ class JournalNotFoundError(JournalUnavailableError):
 
 
 class JournalCorruptError(JournalError):
-    """The database or an entry in it is damaged."""
+    """The database or an entry in it is damaged. For an entry, `seq` is its number and `run_id` its run."""
+
+    def __init__(self, message: str, *, run_id: str | None = None, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.seq = seq
 
 
 class JournalVersionError(JournalError):
@@ -101,7 +106,25 @@ class JournalVersionError(JournalError):
 
 
 class UnsupportedEntryError(JournalError):
-    """A journal holds an entry that this version cannot replay without changing its meaning."""
+    """A journal holds an entry that this version cannot replay without changing its meaning.
+
+    `run_id`, `seq` and `type` name the entry. `needs` is the version of satay that the entry says it needs, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        seq: int | None = None,
+        type: str = "",
+        needs: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.seq = seq
+        self.type = type
+        self.needs = needs
 
 
 class JournalClosedError(JournalError):

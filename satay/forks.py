@@ -56,6 +56,7 @@ from satay.replay import (
     inherited_child,
     inherited_children,
     outcome_call,
+    reading,
     recorded_call,
     value_text,
 )
@@ -139,8 +140,9 @@ class Forks:
 
     async def plan(self, record: RunRecord, request: ForkRequest) -> ForkPlan:
         """What a fork would be. Writes nothing; raises what making the fork would raise before it writes."""
-        source = await self._read(record, request)
-        rehearsed = await self._rehearse(source, f"{record.run_id}~plan")
+        with reading(record.run_id):
+            source = await self._read(record, request)
+            rehearsed = await self._rehearse(source, f"{record.run_id}~plan")
         rehearsed.drive.suspend()
         return _plan(source, rehearsed)
 
@@ -157,7 +159,8 @@ class Forks:
 
         A run with `parent_id` started it: the fork is asked to cancel when that run ends.
         """
-        return await self._make(record, request, fork_id, _Governor(parent_id, None))
+        with reading(record.run_id):
+            return await self._make(record, request, fork_id, _Governor(parent_id, None))
 
     async def make_child(self, record: RunRecord, at: int, run_id: str, parent_id: str, terms: ForkTerms) -> None:
         """Fork a child of the source as it stood at a moment, as a child of the fork. Asking again changes nothing."""

@@ -15,7 +15,7 @@ from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import DecodeError, JournalCorruptError
 from satay.failures import Failure, parse_failure
 from satay.model import MISSING, TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
-from satay.replay import CALL_KIND, OUTCOME_TYPES, blob_reference, facts, outcome_call, value_text
+from satay.replay import CALL_KIND, OUTCOME_TYPES, blob_reference, facts, outcome_call, reading, value_text
 from satay.texts import dump_plain, to_plain
 
 
@@ -207,8 +207,9 @@ class Reading:
         self.own_fork: Entry | None = None
         self.end: Entry | None = None
         self._by_seq: dict[int, RecordedCall] = {}
-        for entry in history.entries:
-            self._read(entry)
+        with reading(history.record.run_id):
+            for entry in history.entries:
+                self._read(entry)
 
     def _read(self, entry: Entry) -> None:
         type = entry.type
@@ -270,7 +271,9 @@ class Reading:
         if reference not in self.history.blobs:
             raise JournalCorruptError(
                 f"entry {entry.seq} ({entry.type}) of run {self.history.record.run_id!r} keeps its value in the blob "
-                f"{reference!r}, which is not there"
+                f"{reference!r}, which is not there",
+                run_id=self.history.record.run_id,
+                seq=entry.seq,
             )
         return self.history.blobs[reference]
 

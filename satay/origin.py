@@ -51,7 +51,7 @@ def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -
     """Read the constants back. Raises `JournalCorruptError` where the first entry is not what it must be."""
     first = entries[0] if entries else None
     if first is None or first.seq != 1 or first.type != EntryType.WORKFLOW_CREATED:
-        raise JournalCorruptError(f"the journal of run {run_id!r} does not begin with its creation")
+        raise JournalCorruptError(f"the journal of run {run_id!r} does not begin with its creation", run_id=run_id)
     known = facts(first)
     text = value_text(first)
     if text is None:

@@ -20,7 +20,7 @@ from satay.histories import RunHistory
 from satay.journal import RunQuery
 from satay.model import TERMINAL_ENTRIES, Entry, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
-from satay.replay import facts, referenced_blobs
+from satay.replay import facts, reading, referenced_blobs
 from satay.reports import Comparison
 from satay.settings import Settings
 from satay.stores.locations import open_journal_for_reading
@@ -117,7 +117,9 @@ class Reader(ABC):
             news = self._next_entry(run_id)
             page = await journal.read(run_id, after=after, limit=EVENTS_PER_PAGE)
             for entry in page:
-                yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), facts(entry))
+                with reading(run_id):
+                    known = facts(entry)
+                yield RunEvent(entry.seq, entry.type, to_datetime(entry.at), known)
                 after = entry.seq
             if page and page[-1].type in TERMINAL_ENTRIES:
                 return

@@ -7,10 +7,11 @@ turn. The loose check, for runs that were told to tolerate other code, pairs cal
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
-from satay.errors import JournalCorruptError, NondeterminismError, UnsupportedEntryError
+from satay.errors import JournalCorruptError, JournalError, NondeterminismError, UnsupportedEntryError
 from satay.failures import message_of
 from satay.model import VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
 
@@ -39,6 +40,9 @@ OUTCOME_TYPES: Final[frozenset[str]] = frozenset(
 
 INFORMATIONAL_PREFIX: Final = "Noted"
 """An unknown entry type that begins like this changes nothing in a replay and is passed over by older versions."""
+
+NEEDED_VERSION: Final = "needs"
+"""The fact that says, in an entry of any type that was added after a release, which version of satay added it."""
 
 _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
@@ -105,7 +109,7 @@ def outcome_call(entry: Entry) -> int:
     end = payload.find(",", _CALL_PREFIX_LENGTH)
     digits = payload[_CALL_PREFIX_LENGTH : -1 if end < 0 else end]
     if not (payload.startswith(_CALL_PREFIX) and digits.isdecimal()):
-        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say which call it answers")
+        raise JournalCorruptError(f"{_named(entry)} does not say which call it answers", seq=entry.seq)
     return int(digits)
 
 
@@ -114,9 +118,9 @@ def facts(entry: Entry) -> dict[str, Any]:
     try:
         parsed = json.loads(entry.payload)
     except ValueError as error:
-        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) is not valid JSON: {error}") from None
+        raise JournalCorruptError(f"{_named(entry)} is not valid JSON: {error}", seq=entry.seq) from None
     if not isinstance(parsed, dict):
-        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) is not a JSON object")
+        raise JournalCorruptError(f"{_named(entry)} is not a JSON object", seq=entry.seq)
     return parsed
 
 
@@ -131,22 +135,48 @@ def recorded_call(entry: Entry) -> CallId:
     return CallId(kind, known[kind.value], index)
 
 
-def is_passed_over(type: str) -> bool:
-    """Whether an entry of this type neither records a call nor reaches the body. Raises for one not understood."""
-    if type in CALL_KIND or type in OUTCOME_TYPES:
-        return False
-    if type in _KNOWN or type.startswith(INFORMATIONAL_PREFIX):
-        return True
-    raise UnsupportedEntryError(
-        f"the journal holds an entry of type {type!r}, which this version of satay does not know and must not ignore; "
-        "drive the run with the version that wrote it, or a later one"
-    )
+def _named(entry: Entry) -> str:
+    return f"entry {entry.seq} ({entry.type})"
+
+
+def of_run(error: BaseException, run_id: str) -> BaseException:
+    """The same error; if it is about an entry of a run that it does not name yet, it names the run."""
+    if isinstance(error, JournalCorruptError | UnsupportedEntryError) and error.run_id is None and error.seq:
+        error.run_id = run_id
+        error.args = (f"run {run_id!r} cannot be read: {error}",)
+    return error
+
+
+@contextmanager
+def reading(run_id: str) -> Iterator[None]:
+    """Errors about entries name the run whose entries are read in the block."""
+    try:
+        yield
+    except JournalError as error:
+        raise of_run(error, run_id)  # noqa: B904  # it is the same error
 
 
 def check_understood(entries: Iterable[Entry]) -> None:
     """Raise `UnsupportedEntryError` for an entry that must not be passed over: here, not in the middle of a body."""
-    for type in {entry.type for entry in entries} - _KNOWN:
-        is_passed_over(type)
+    unknown = {type for type in {entry.type for entry in entries} - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
+    for entry in entries if unknown else ():
+        if entry.type in unknown:
+            raise _not_understood(entry)
+
+
+def _not_understood(entry: Entry) -> UnsupportedEntryError:
+    needs = facts(entry).get(NEEDED_VERSION)
+    told = (
+        f"it needs satay {needs} or later; update satay, and drive the run again"
+        if isinstance(needs, str)
+        else "it does not say which version it needs; drive the run with the version that wrote it, or a later one"
+    )
+    return UnsupportedEntryError(
+        f"{_named(entry)} is of a type that this version of satay does not know and must not ignore; {told}",
+        seq=entry.seq,
+        type=entry.type,
+        needs=needs if isinstance(needs, str) else None,
+    )
 
 
 class StrictReplay:
@@ -198,7 +228,7 @@ class StrictReplay:
         while self._at < len(entries):
             entry = entries[self._at]
             type = entry.type
-            if type in OUTCOME_TYPES or type in CALL_KIND or not is_passed_over(type):
+            if type in OUTCOME_TYPES or type in CALL_KIND:
                 return
             self._passed_over(entry)
             self._at += 1
@@ -225,10 +255,10 @@ class LooseReplay:
             if entry.type in CALL_KIND:
                 self._order.append(recorded_call(entry))
                 self._calls[self._order[-1]] = entry
-            elif is_passed_over(entry.type):
-                passed_over(entry)
-            else:
+            elif entry.type in OUTCOME_TYPES:
                 self._outcomes.append(entry)
+            else:
+                passed_over(entry)
         self._at = 0
         self._issued = 0
 

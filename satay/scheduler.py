@@ -49,7 +49,7 @@ from satay.logs import log
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
-from satay.replay import Divergence, needed_blobs
+from satay.replay import Divergence, needed_blobs, reading
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -307,8 +307,9 @@ class Scheduler:
         try:
             entries = await self.archive.entries(claim.lease.run_id)
             blobs = await self.archive.values(claim.lease.run_id, entries, needed_blobs(entries))
-            origin = origin_of(claim.lease.run_id, entries, blobs)
-            drive = Drive(self, claim.lease, definition, origin, entries, blobs)
+            with reading(claim.lease.run_id):
+                origin = origin_of(claim.lease.run_id, entries, blobs)
+                drive = Drive(self, claim.lease, definition, origin, entries, blobs)
         except BaseException:
             await self.journal.release(claim.lease, claim.before)
             raise

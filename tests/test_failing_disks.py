@@ -183,6 +183,36 @@ def test_an_entry_that_is_damaged_is_reported_and_the_app_goes_on(tmp_path: Path
     in_app(tmp_path, use)
 
 
+@pytest.mark.parametrize("ask", ["drive", "fork", "compare", "events", "result"])
+@pytest.mark.parametrize("damage", ["nonsense", "[]"])
+def test_an_entry_that_is_damaged_is_told_with_its_number_and_the_run(ask: str, damage: str, tmp_path: Path) -> None:
+    in_app(tmp_path, make_a_run)
+    damaged = {"drive": "WorkflowCreated", "result": "WorkflowCompleted"}.get(ask, "TaskScheduled")
+    change(tmp_path, f"UPDATE events SET payload = '{damage}' WHERE type = '{damaged}'")
+    if ask == "drive":
+        change(tmp_path, "DELETE FROM events WHERE type = 'WorkflowCompleted'")
+        change(tmp_path, "UPDATE runs SET status = 'running', owner = NULL")
+
+    async def use(app: satay.App) -> None:
+        if ask in ("drive", "result"):
+            await app.resume("there").result()
+        elif ask == "fork":
+            await app.fork("there", before_task="disks.add")
+        elif ask == "compare":
+            await app.compare("there", "there")
+        else:
+            [event async for event in app.events("there")]
+
+    with pytest.raises(
+        JournalCorruptError, match=rf"run 'there' cannot be read: entry \d \({damaged}\) is not"
+    ) as caught:
+        in_app(tmp_path, use)
+    assert ("there", {"WorkflowCreated": 1, "WorkflowCompleted": 6}.get(damaged, 2)) == (
+        caught.value.run_id,
+        caught.value.seq,
+    )
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -2329,10 +2329,22 @@ async def test_entries_that_would_mean_something_make_the_run_refuse_to_be_drive
     await waiting_chain(tmp_path)
     await add_entry(tmp_path, "f2", "WorkflowSplit")
     async with open_app(tmp_path) as app:
-        with pytest.raises(UnsupportedEntryError, match="WorkflowSplit"):
+        with pytest.raises(UnsupportedEntryError, match=r"run 'f2' cannot be read: entry \d+ \(WorkflowSplit\)"):
             await app.resume("f2").result()
 
         assert [] == ran
+
+
+async def test_a_fork_that_would_inherit_an_entry_which_is_not_understood_is_not_made(tmp_path: Path) -> None:
+    await waiting_chain(tmp_path)
+    await add_entry(tmp_path, "f2", "WorkflowSplit")
+    async with open_app(tmp_path) as app:
+        last = len(await (await app._ready()).archive.entries("f2"))
+        with pytest.raises(UnsupportedEntryError, match=r"run 'f2' cannot be read: entry \d+ \(WorkflowSplit\)"):
+            await satay.fork("f2", fork_point_seq=last, run_id="f3", allow_unfinished=True)
+
+        with pytest.raises(RunNotFoundError):
+            await app.run("f3")
 
 
 # --- comparing a fork with its source ---------------------------------------------------------------------------------

@@ -745,7 +745,7 @@ async def waits_in_between() -> str:
     return first + await step("b")
 
 
-async def insert_entry(app: AppUnderTest, type: str) -> None:
+async def insert_entry(app: AppUnderTest, type: str, facts: str) -> None:
     """Add an entry to the run "r" as another version of satay might have written it."""
     journal = (await app._ready()).journal
     claim = await journal.claim("r", "another version", app.clock.now())
@@ -753,17 +753,17 @@ async def insert_entry(app: AppUnderTest, type: str) -> None:
     last = await journal.last("r")
     assert last is not None
     recorder = Recorder(claim.lease, app.clock, last)
-    recorder.record(type, '"about":"something"')
+    recorder.record(type, facts)
     await journal.append(recorder.turn(None, None))
     await journal.release(claim.lease, claim.before)
 
 
-async def resume_after_entry(place: Path, type: str) -> Any:
+async def resume_after_entry(place: Path, type: str, facts: str = '"about":"something"') -> Any:
     async with open_app(place, clock=ManualClock()) as app:
         await app.start(waits_in_between, run_id="r")
         await settle(app)
     async with open_app(place) as app:
-        await insert_entry(app, type)
+        await insert_entry(app, type, facts)
         handle = app.resume("r")
         await app.send_event("go", run_id="r")
         return await _quietly(handle.result())
@@ -777,7 +777,21 @@ def test_an_unknown_entry_that_changes_meaning_stops_the_drive(tmp_path: Path) -
     error = in_loop(resume_after_entry(tmp_path, "TaskTeleported"))
 
     assert isinstance(error, UnsupportedEntryError)
-    assert "TaskTeleported" in str(error)
+    assert (
+        "run 'r' cannot be read: entry 5 (TaskTeleported) is of a type that this version of satay does not know and "
+        "must not ignore; it does not say which version it needs; drive the run with the version that wrote it, or a "
+        "later one"
+    ) == str(error)
+    assert ("r", 5, "TaskTeleported", None) == (error.run_id, error.seq, error.type, error.needs)
+    assert ["a"] == ran
+
+
+def test_an_unknown_entry_that_says_which_version_it_needs_is_refused_with_that_version(tmp_path: Path) -> None:
+    error = in_loop(resume_after_entry(tmp_path, "TaskTeleported", '"call":2,"needs":"0.3"'))
+
+    assert isinstance(error, UnsupportedEntryError)
+    assert "it needs satay 0.3 or later; update satay, and drive the run again" in str(error)
+    assert "0.3" == error.needs
     assert ["a"] == ran
 
 
