@@ -28,7 +28,7 @@ from satay.errors import (
 from satay.journal import GENESIS, Append, Lease, NewRun, Owner, RunQuery, chain_digest
 from satay.model import Entry, RunStatus
 from satay.stores.sqlite import SqliteJournal, open_sqlite
-from satay.stores.sqlite_schema import SCHEMA_VERSION
+from satay.stores.sqlite_schema import MIGRATIONS
 from tests.test_journal import FIRST, T0, anyio_backend, blob, create, entries, record, seqs
 
 __all__ = ["anyio_backend"]
@@ -127,11 +127,11 @@ async def test_settings_that_no_file_could_honour_are_refused(
 async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(path: Path) -> None:
     await (await open_sqlite(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     connection.close()
     before = content(path)
 
-    with pytest.raises(JournalVersionError, match=f"version {SCHEMA_VERSION + 1}.*newer satay"):
+    with pytest.raises(JournalVersionError, match=f"version {len(MIGRATIONS) + 1}.*newer satay"):
         await open_sqlite(path)
 
     assert before == content(path)

@@ -6,7 +6,7 @@ whoever opens the file first. A script that was released is never changed: a new
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -105,9 +105,6 @@ _TABLES: Final = (
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_TABLES,)
 """The scripts that lead from each version to the next; script 0 makes version 1 out of an empty file."""
 
-SCHEMA_VERSION: Final = len(MIGRATIONS)
-"""The version that this code reads and writes."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteSettings:
@@ -115,12 +112,17 @@ class SqliteSettings:
 
     `synchronous` is `FULL` (what was awaited survives a power cut) or `NORMAL` (it survives the end of the process;
     a power cut may take the newest turns, and never leaves half of one). A locked database is waited for, for
-    `busy_timeout_seconds`.
+    `busy_timeout_seconds`. `migrations` lead to the version that is read and written; as many make up its number.
     """
 
     path: Path
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     busy_timeout_seconds: float = 30.0
+    migrations: Sequence[Sequence[str]] = MIGRATIONS
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
 
 
 def connect_writer(settings: SqliteSettings) -> sqlite3.Connection:
@@ -149,12 +151,12 @@ def connect_to_existing(settings: SqliteSettings) -> sqlite3.Connection:
         raise _not_found(f"there is no journal at {str(path)!r}")
     connection = connect_reader(settings)
     try:
-        version = wait_for_lock(lambda: _look_at_version(connection, path), deadline)
+        version = wait_for_lock(lambda: _look_at_version(connection, settings), deadline)
         if version == 0:
             raise _not_found(f"the file {str(path)!r} holds no journal yet")
-        if version < SCHEMA_VERSION:
+        if version < settings.version:
             raise JournalVersionError(
-                f"the journal {str(path)!r} has schema version {version} and is read as version {SCHEMA_VERSION}; "
+                f"the journal {str(path)!r} has schema version {version} and is read as version {settings.version}; "
                 "open it once with satay.run_app(), which brings it up to date"
             )
     except BaseException:
@@ -183,10 +185,10 @@ def _connect(settings: SqliteSettings, mode: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
-    path, deadline = settings.path, time.monotonic() + settings.busy_timeout_seconds
-    if wait_for_lock(lambda: _look_at_version(connection, path), deadline) < SCHEMA_VERSION:
-        _migrate(connection, path, deadline)
-    _enable_wal(connection, path, deadline)
+    deadline = time.monotonic() + settings.busy_timeout_seconds
+    if wait_for_lock(lambda: _look_at_version(connection, settings), deadline) < settings.version:
+        _migrate(connection, settings, deadline)
+    _enable_wal(connection, settings.path, deadline)
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_SIZE_BYTES}")
 
@@ -217,26 +219,27 @@ def is_lock(error: sqlite3.Error) -> bool:
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _look_at_version(connection: sqlite3.Connection, path: Path) -> int:
+def _look_at_version(connection: sqlite3.Connection, settings: SqliteSettings) -> int:
     # In a transaction, so that what is read is of one moment: another process may be migrating.
     connection.execute("BEGIN")
     try:
-        return _read_version(connection, path)
+        return _read_version(connection, settings)
     finally:
         connection.execute("ROLLBACK")
 
 
-def _read_version(connection: sqlite3.Connection, path: Path) -> int:
+def _read_version(connection: sqlite3.Connection, settings: SqliteSettings) -> int:
+    name = repr(str(settings.path))
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID and _has_tables(connection):
         raise JournalUnavailableError(
-            f"{str(path)!r} is a database of another program and was left as it is; name another file for the journal"
+            f"{name} is a database of another program and was left as it is; name another file for the journal"
         )
-    if version > SCHEMA_VERSION:
+    if version > settings.version:
         raise JournalVersionError(
-            f"the journal {str(path)!r} has schema version {version}, and this satay knows versions up to "
-            f"{SCHEMA_VERSION}; it was written by a newer satay, so update this one"
+            f"the journal {name} has schema version {version}, and this satay knows versions up to "
+            f"{settings.version}; it was written by a newer satay, so update this one"
         )
     return version
 
@@ -245,15 +248,15 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, deadline: float) -> None:
+def _migrate(connection: sqlite3.Connection, settings: SqliteSettings, deadline: float) -> None:
     begin(connection, deadline)
     try:
         # Read again: another process may have migrated while this one waited for the lock.
-        for script in MIGRATIONS[_read_version(connection, path) :]:
+        for script in settings.migrations[_read_version(connection, settings) :]:
             for statement in script:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA user_version = {settings.version}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
