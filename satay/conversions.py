@@ -6,22 +6,23 @@
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
 from satay.classes import instance_state
+from satay.equality import find_difference
 from satay.errors import EncodeError, UsageError
-from satay.parts import detach, find_iterator
+from satay.parts import detach, find_iterator, without_surrogates
 from satay.refusals import forgotten_call, misfit, path_step, unrecordable
 
 _SCALARS: Final = frozenset({int, float, str, bool})
 
 _HARMLESS_ERRORS: Final = frozenset({"string_unicode"})
-"""What pydantic refuses and the tagged format can hold: text with lone surrogates."""
+"""What pydantic refuses and the tagged format can hold: text with lone surrogates. It says so of an int, too."""
 
 _CONVERSION_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
 """What pydantic says of a scalar of another type when it may not convert it."""
@@ -30,14 +31,15 @@ _CONVERSION_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "s
 class Converter:
     """Makes of a value what a declared type has for it: of a dict the model that it spells, by alias or by name.
 
-    `converts_itself` says that functions of the user's take part, which may make what they like of what they are given.
+    `validate` is pydantic's validation of Python values for the type, `read` that of JSON text. `converts_itself` says
+    that functions of the user's take part, which may make what they like of what they are given.
     """
 
     __slots__ = ("_converts_itself", "_read", "_validate")
 
-    def __init__(self, adapter: TypeAdapter[Any], *, converts_itself: bool) -> None:
-        self._validate = adapter.validator.validate_python
-        self._read = adapter.validator.validate_json
+    def __init__(self, validate: Callable[..., Any], read: Callable[..., Any], *, converts_itself: bool) -> None:
+        self._validate = validate
+        self._read = read
         self._converts_itself = converts_itself
 
     def convert(self, value: object, where: str) -> object:
@@ -51,7 +53,7 @@ class Converter:
             raise
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
-            if all(detail["type"] in _HARMLESS_ERRORS for detail in details):
+            if all(detail["type"] in _HARMLESS_ERRORS for detail in details) and self._fits_as_it_is(value):
                 return value
             raise _misfit_of(details, where) from None
         except RecursionError:
@@ -62,6 +64,14 @@ class Converter:
             raise EncodeError(f"{where} does not fit its declared type: {error!r}") from error
         self._refuse_loss(value, fitted, where)
         return fitted
+
+    def _fits_as_it_is(self, value: object) -> bool:
+        """Whether the declared type would take the value unchanged, if its text had no lone surrogates."""
+        stand_in = without_surrogates(value)
+        try:
+            return find_difference(stand_in, self._validate(stand_in, by_alias=True, by_name=True)) is None
+        except Exception:  # a value that does not fit for other reasons too, or a user's validator
+            return False
 
     def _validated(self, value: object, where: str) -> object:
         path = find_iterator(value)

@@ -101,3 +101,15 @@ def _collect_models(value: Any, path: _Path, models: dict[_Path, BaseModel]) -> 
     for position, (step, item) in enumerate(parts_of(value)):
         if type(item) not in IMMUTABLE_TYPES:
             _collect_models(item, (*path, position if are_keys else step), models)
+
+
+def without_surrogates(value: Any) -> Any:
+    """A copy of plain data, with a question mark in place of every lone surrogate."""
+    kind = type(value)
+    if kind is str:
+        return value.encode("utf-8", "replace").decode()
+    if kind is dict:
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(without_surrogates, value))
+    return value

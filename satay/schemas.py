@@ -8,6 +8,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic_core import core_schema
 
 from satay.equality import MARSHAL_VERSION, find_difference
 
@@ -93,6 +94,31 @@ def _has_generated_equality(cls: type) -> bool:
     """Whether `==` is the one that `dataclass` wrote, which it compiles from a string, and compares every field."""
     code = getattr(vars(cls).get("__eq__"), "__code__", None)
     return code is not None and code.co_filename == "<string>" and all(f.compare for f in dataclass_fields(cls))
+
+
+def has_iterables(schema: object) -> bool:
+    """Whether an `Iterable` is declared somewhere, for which pydantic hands over a one-shot iterator."""
+    return any(node["type"] == "generator" for node in _schema_nodes(schema))
+
+
+def with_containers(schema: Any) -> Any:
+    """The schema with a container wherever an `Iterable` is declared."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(with_containers, schema))
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: part if name in _NO_SCHEMAS else with_containers(part) for name, part in schema.items()}
+    if schema.get("type") != "generator":
+        return inner
+    items = inner.get("items_schema", core_schema.any_schema())
+    return core_schema.union_schema(
+        [
+            core_schema.list_schema(items),
+            core_schema.tuple_variable_schema(items),
+            core_schema.set_schema(items),
+            core_schema.frozenset_schema(items),
+        ]
+    )
 
 
 def _schema_nodes(schema: object) -> Iterator[Mapping[str, Any]]:

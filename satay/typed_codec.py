@@ -10,12 +10,13 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaSerializer, SchemaValidator
 
 from satay.codec import ValueCodec, dump_data
 from satay.conversions import Converter, condense, iterator_refusal
 from satay.errors import DecodeError
 from satay.parts import find_fields_set, restore_fields_set
-from satay.schemas import schema_facts
+from satay.schemas import has_iterables, schema_facts, with_containers
 from satay.tags import decode_tagged, encode_tagged
 from satay.texts import TAG_HEAD, check_size, dump_plain, to_plain
 
@@ -36,10 +37,14 @@ class TypedCodec(ValueCodec):
     __slots__ = ("_converter", "_facts", "_read", "_write")
 
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
-        self._write = adapter.serializer.to_json
-        self._read = adapter.validator.validate_json
-        self._facts = schema_facts(adapter.core_schema)
-        self._converter = Converter(adapter, converts_itself=self._facts.converts_itself)
+        schema, validator, serializer = adapter.core_schema, adapter.validator, adapter.serializer
+        if has_iterables(schema):
+            schema = with_containers(schema)
+            validator, serializer = SchemaValidator(schema), SchemaSerializer(schema)
+        self._write = serializer.to_json
+        self._read = validator.validate_json
+        self._facts = schema_facts(schema)
+        self._converter = Converter(validator.validate_python, self._read, converts_itself=self._facts.converts_itself)
 
     def encode_and_decode(self, value: object, where: str) -> tuple[str, Any]:
         if hasattr(type(value), "__next__"):

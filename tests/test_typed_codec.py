@@ -2,8 +2,9 @@ import dataclasses
 import json
 import math
 import pathlib
+import typing
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -300,3 +301,78 @@ def test_a_union_member_keeps_its_type_through_recorded_text() -> None:
     text = value_codec(A | B).encode(B(1), WHERE)
 
     assert "B" == type(value_codec(A | B).decode(text, WHERE)).__name__
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "copy"),
+    [
+        (Iterable[int], [1, 2], [1, 2]),
+        (Iterable[int], [], []),
+        (Iterable[int], (1, 2), (1, 2)),
+        (Iterable[int], {1, 2}, {1, 2}),
+        (Iterable[int], range(3), [0, 1, 2]),
+        (Iterable[int], {1: "a"}.keys(), [1]),
+        (Iterable, [1, "a"], [1, "a"]),
+        (Iterable[Iterable[int]], [[1], (2,)], [[1], (2,)]),
+        (Iterable[Item], [{"name": "a", "price": "1"}], [Item(name="a", price=Decimal(1))]),
+        (Iterable[int] | None, [1], [1]),
+        (dict[str, Iterable[int]], {"a": [1]}, {"a": [1]}),
+        (typing.Iterable[int], [1], [1]),
+        (Generator[int, None, None], [1], [1]),
+        (Sequence[int], [1], [1]),
+        (Sequence[int], (1,), (1,)),
+        (Collection[int], [1], [1]),
+        (Collection[int], (1,), (1,)),
+    ],
+)
+def test_a_container_is_taken_where_something_to_iterate_over_is_declared(
+    annotation: Any, value: Any, copy: Any
+) -> None:
+    codec = value_codec(annotation)
+
+    text, first = codec.encode_and_decode(value, WHERE)
+
+    assert (copy, type(copy)) == (first, type(first))
+    assert (copy, type(copy)) == (codec.decode(text, WHERE), type(codec.decode(text, WHERE)))
+
+
+@pytest.mark.parametrize("value", [["1"], [True], "12", 5, None, {1: 2}])
+def test_what_does_not_fit_an_iterable_is_refused(value: Any) -> None:
+    with pytest.raises(EncodeError, match="does not fit its declared type"):
+        value_codec(Iterable[int]).encode(value, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, "\ud800"),
+        (float, "\ud800"),
+        (bytes, "\ud800"),
+        (datetime, "\ud800"),
+        (Literal["a"], "\ud800"),
+        (list[int], [1, "\ud800"]),
+        (dict[str, int], {"a": "\ud800"}),
+        (Item, {"name": "a", "price": "\ud800"}),
+        (int | None, "\ud800"),
+    ],
+)
+def test_text_with_a_lone_surrogate_is_no_way_around_the_declared_type(annotation: Any, value: Any) -> None:
+    with pytest.raises(EncodeError, match="does not fit its declared type"):
+        value_codec(annotation).encode(value, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "copy"),
+    [
+        (list[str], ["\ud800", "a"], ["\ud800", "a"]),
+        (dict[str, str], {"a": "\ud800"}, {"a": "\ud800"}),
+        (tuple[str, int], ("\ud800", 1), ("\ud800", 1)),
+        (tuple[str, ...], ["\ud800"], ("\ud800",)),
+        (str | int, "\ud800", "\ud800"),
+        (Item, {"name": "\ud800", "price": "1"}, Item.model_construct(name="\ud800", price=Decimal(1))),
+    ],
+)
+def test_text_with_a_lone_surrogate_is_kept_where_text_is_declared(annotation: Any, value: Any, copy: Any) -> None:
+    codec = value_codec(annotation)
+
+    assert copy == codec.decode(codec.encode(value, WHERE), WHERE)
