@@ -36,6 +36,28 @@ def checked_count(count: object, what: str, lowest: int, highest: int) -> int:
     return count
 
 
+def checked_amount(amount: object, what: str) -> float:
+    """A finite number, zero or more. `what` begins the message of a refusal."""
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+        raise InvalidValueError(f"{what} is {shown(amount)}; it must be a finite number, zero or more")
+    return float(amount)
+
+
+def checked_flag(flag: object, what: str) -> bool:
+    """True or False, and nothing that merely counts as one. `what` begins the message of a refusal."""
+    if not isinstance(flag, bool):
+        raise InvalidValueError(f"{what} is {shown(flag)}; it must be True or False")
+    return flag
+
+
+def checked_errors(kinds: object, what: str) -> tuple[type[BaseException], ...]:
+    """One class of exceptions or a tuple of them, as a tuple. `what` begins the message of a refusal."""
+    chosen = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in chosen):
+        raise InvalidValueError(f"{what} is {shown(kinds)}; it must be a subclass of Exception, or a tuple of these")
+    return chosen
+
+
 def name_problem(name: object) -> str | None:
     """What is wrong with a name of a task, workflow or event, or None."""
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():

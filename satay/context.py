@@ -10,10 +10,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from satay.arguments import checked_amount, checked_count, shown
 from satay.errors import InvalidValueError, UsageError
 from satay.loop import WorkflowLoop
+
+MAX_TOKENS: Final = 10**15
+"""The most tokens that one `record_usage` takes."""
 
 
 class PendingCall(Protocol):
@@ -112,13 +116,21 @@ class TaskContext:
     usage: list[Usage] = field(default_factory=list)
 
     def record_usage(self, *, model: str, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
-        """Add a use of a model to the call's record; it is kept with the call's outcome."""
-        if input_tokens < 0 or output_tokens < 0 or not 0 <= cost < float("inf"):
-            raise InvalidValueError(
-                f"record_usage(input_tokens={input_tokens!r}, output_tokens={output_tokens!r}, cost={cost!r}): "
-                "each must be a finite number, zero or more"
+        """Add a use of a model to the call's record; it is kept with the call's outcome.
+
+        Raises `InvalidValueError` for a `model` that is no text, tokens that are not counted in whole numbers, and a
+        cost that is no finite number, zero or more.
+        """
+        if not isinstance(model, str):
+            raise InvalidValueError(f"model of record_usage() is {shown(model)}; it must be a text, the model's name")
+        self.usage.append(
+            Usage(
+                model,
+                checked_count(input_tokens, "input_tokens of record_usage()", 0, MAX_TOKENS),
+                checked_count(output_tokens, "output_tokens of record_usage()", 0, MAX_TOKENS),
+                checked_amount(cost, "cost of record_usage()"),
             )
-        self.usage.append(Usage(model, input_tokens, output_tokens, float(cost)))
+        )
 
 
 class Attempt(Protocol):

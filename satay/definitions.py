@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from satay.arguments import checked_count, checked_duration, name_problem, shown
+from satay.arguments import checked_count, checked_duration, checked_errors, name_problem, shown
 from satay.codec import ValueCodec
 from satay.context import Schedule, current_schedule
 from satay.declarations import result_codec
@@ -223,7 +223,7 @@ def task(
     values that have no better form. Plain functions run in satay's own threads.
 
     Raises `RegistrationError` if the name is taken by another function or the function is a method or a generator, and
-    `InvalidValueError` for a number that cannot be honoured.
+    `InvalidValueError` for a number that cannot be honoured, and for what is no class of exceptions.
     """
 
     def decorate(fn: Callable[..., Any]) -> Any:
@@ -235,8 +235,8 @@ def task(
         policy = RetryPolicy(
             retries=checked_count(retries, f"retries of task {task_name!r}", 0, MAX_RETRIES),
             backoff=_parse_backoff(backoff, task_name),
-            retry_on=_as_tuple(retry_on),
-            no_retry_on=_as_tuple(no_retry_on),
+            retry_on=checked_errors(retry_on, f"retry_on of task {task_name!r}"),
+            no_retry_on=checked_errors(no_retry_on, f"no_retry_on of task {task_name!r}"),
         )
         bound = None if timeout is None else checked_duration(timeout, f"timeout of task {task_name!r}")
         return tasks.add(Task(fn, task_name, parse_effect(effect, task_name), policy, bound, codec))
@@ -392,10 +392,6 @@ def _parse_backoff(backoff: Backoff | float | None, task_name: str) -> Backoff:
     if isinstance(backoff, Backoff):
         return backoff
     return Backoff(first=checked_duration(backoff, f"backoff of task {task_name!r}"))
-
-
-def _as_tuple(kinds: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[BaseException], ...]:
-    return kinds if isinstance(kinds, tuple) else (kinds,)
 
 
 @functools.cache

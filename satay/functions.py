@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from pydantic import ValidationError
 
 from satay.app import App, app_of_block
-from satay.arguments import checked_count, checked_duration, shown
+from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.context import current_schedule
 from satay.definitions import P, Workflow
@@ -72,6 +72,8 @@ def run_app(
     Raises `InvalidValueError` for a setting, given or in the environment, that cannot be used. Entering the block
     raises a `JournalError` where the journal cannot be opened.
     """
+    if url is not None and not isinstance(url, str):
+        raise InvalidValueError(f"url is {shown(url)}; it must be a text like 'sqlite:///path'")
     given: dict[str, Any] = {
         "database_url": url,
         "data_dir": data_dir,
@@ -83,7 +85,7 @@ def run_app(
     if data_dir is not None and url is None:
         settings = settings.model_copy(update={"database_url": None})
     scheduling = SchedulerSettings(
-        recover=recover,
+        recover=checked_flag(recover, "recover"),
         lease_seconds=_checked_period(lease_seconds, "lease_seconds"),
         poll_seconds=_checked_period(poll_seconds, "poll_seconds"),
         grace_seconds=checked_duration(grace_seconds, "grace_seconds"),
@@ -91,6 +93,10 @@ def run_app(
         max_threads=checked_count(max_threads, "max_threads", 1, MAX_THREADS),
         drive=DriveSettings(settings.nondeterminism, settings.allow_pickle),
     )
+    if chance is not None and not isinstance(chance, Chance):
+        raise InvalidValueError(f"chance is {shown(chance)}; it must be a satay.testing.Chance")
+    if clock is not None and not (hasattr(clock, "now") and hasattr(clock, "call_at")):
+        raise InvalidValueError(f"clock is {shown(clock)}; it must have the methods of a satay.testing.ManualClock")
     return App(settings, scheduling, clock or SystemClock(), chance or Chance())
 
 

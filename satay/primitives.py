@@ -5,11 +5,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast, overload
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_origin, overload
 
 import structlog
 
-from satay.arguments import checked_count, checked_duration, checked_key, key_problem, name_problem, shown
+from satay.arguments import checked_count, checked_duration, checked_flag, checked_key, key_problem, name_problem, shown
 from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
 from satay.declarations import value_codec
 from satay.definitions import P, R, Task, Workflow, default_name
@@ -48,9 +48,14 @@ async def wait_for_event(
 
     An event that was sent before waits in the inbox; each is delivered once, first in, first out; waits that match the
     same event are served in the order they began. Raises `EventTimeoutError` if none comes within `timeout` seconds; an
-    event that is there wins over a timeout that is due.
+    event that is there wins over a timeout that is due. Raises `InvalidValueError`, with nothing recorded, for what is
+    neither a class nor a name, and for a key or a timeout that cannot be used.
     """
     schedule = require_schedule("satay.wait_for_event()")
+    if not isinstance(event, str | type) and not isinstance(get_origin(event), type):
+        raise InvalidValueError(
+            f"satay.wait_for_event() was given {shown(event)}; give the class of the event, or its name"
+        )
     name = event_name(event)
     seconds = None if timeout is None else checked_duration(timeout, f"timeout of the wait for event {name!r}")
     codec = value_codec(Any if isinstance(event, str) else event)
@@ -73,14 +78,18 @@ async def map(
     At most `concurrency` calls are outstanding at a time. When a call fails, the others are cancelled and its error is
     raised; with `return_exceptions` errors take the place of results instead.
 
-    Raises `UsageError` for what is no task and, before anything is scheduled, `InvalidValueError` where `concurrency`
-    is not at least 1, or keys are missing, not texts, too long, or not unique: the message lists all of them.
+    Raises `UsageError` for what is no task and, before anything is scheduled, `InvalidValueError` where `items` cannot
+    be iterated over, `concurrency` is not at least 1, or keys are missing, not texts, too long, or not unique: the
+    message lists all of them.
     """
     schedule = require_schedule("satay.map()")
     if not isinstance(task, Task):
         raise UsageError(f"satay.map() was given {shown(task)}; it calls functions decorated with @satay.task")
     if concurrency is not None:
         checked_count(concurrency, "concurrency of satay.map()", 1, MAX_CONCURRENCY)
+    checked_flag(return_exceptions, "return_exceptions of satay.map()")
+    if not isinstance(items, Iterable):
+        raise InvalidValueError(f"satay.map() was given {shown(items)} as items; give a list of them")
     everything = list(items)
     keys: Sequence[str | None] = [None] * len(everything) if key is None else _item_keys(everything, key)
     if key is not None:
@@ -111,9 +120,18 @@ async def gather(*awaitables: Awaitable[T], return_exceptions: bool = ...) -> tu
 async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
     """Await several things side by side, as `asyncio.gather` does, but leave none behind.
 
-    When one fails, the others are cancelled, and awaited, before its error is raised.
+    When one fails, the others are cancelled, and awaited, before its error is raised. Raises `InvalidValueError`, with
+    nothing begun, for what cannot be awaited.
     """
     require_schedule("satay.gather()")
+    try:
+        checked_flag(return_exceptions, "return_exceptions of satay.gather()")
+        _check_awaitable(awaitables)
+    except InvalidValueError:
+        for awaitable in awaitables:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()  # Else Python warns that nobody awaited it, which is not what went wrong.
+        raise
     return tuple(await _gather(awaitables, return_exceptions))
 
 
@@ -218,6 +236,13 @@ def get_logger() -> Any:
         run_id=schedule.run_id,
         workflow=schedule.workflow,
     )
+
+
+def _check_awaitable(things: Iterable[object]) -> None:
+    for thing in things:
+        if not isinstance(thing, Awaitable):
+            hint = "; unpack what a list holds, satay.gather(*calls)" if isinstance(thing, list | tuple) else ""
+            raise InvalidValueError(f"satay.gather() was given {shown(thing)}, which cannot be awaited{hint}")
 
 
 def event_name(event: type[Any] | str) -> str:

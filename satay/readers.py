@@ -28,6 +28,9 @@ from satay.stores.locations import open_journal_for_reading
 MAX_LISTED_RUNS: Final = 1000
 """The most runs that one `runs()` returns."""
 
+MAX_SEQ: Final = (1 << 63) - 1
+"""The largest number that an entry can have."""
+
 EVENTS_PER_PAGE: Final = 500
 """How many entries `events()` reads at a time."""
 
@@ -66,7 +69,15 @@ class Reader(ABC):
         limit: int = 100,
         before: RunOrId | None = None,
     ) -> list[RunSummary]:
-        """Runs that match, newest first, at most `limit`; with `before`, those created before that run."""
+        """Runs that match, newest first, at most `limit`; with `before`, those created before that run.
+
+        Raises `InvalidValueError` for a status that there is none of, what names no workflow, and a limit that is not 1
+        to 1000; `RunNotFoundError` for a run in `before` that is not there.
+        """
+        if workflow is not None and not isinstance(workflow, str | Workflow):
+            raise InvalidValueError(
+                f"runs(workflow={shown(workflow)}) names no workflow; give a @satay.workflow, or its name"
+            )
         checked_count(limit, "limit of runs()", 1, MAX_LISTED_RUNS)
         try:
             wanted = None if status is None else RunStatus(status)
@@ -108,7 +119,11 @@ class Reader(ABC):
         return None if text is None else ForkReceipt.from_json(text)
 
     async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends."""
+        """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends.
+
+        Raises `RunNotFoundError`, and `InvalidValueError` where `after` is no number of an entry, or 0.
+        """
+        checked_count(after, "after of events()", 0, MAX_SEQ)
         journal = (await self._archive()).journal
         run_id = await self._id_of(run_id)
         await self._record(run_id)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final, TypedDict
 
-from satay.arguments import shown
+from satay.arguments import checked_flag, shown
 from satay.cuts import RequestedCut
 from satay.definitions import Task, Workflow, default_name
 from satay.errors import InvalidValueError, UsageError
@@ -91,6 +91,8 @@ def parse_options(options: Mapping[str, Any]) -> ForkRequest:
         cut["before_event"] = default_name(cut["before_event"])
     _check_choice("on_stale", cut.get("on_stale", ON_STALE[0]), ON_STALE)
     _check_choice("children", given.get("children", CHILDREN[0]), CHILDREN)
+    checked_flag(given.get("allow_unfinished", False), "allow_unfinished of fork()")
+    checked_flag(cut.get("keep_siblings", False), "keep_siblings of fork()")
     reason = given.get("reason")
     if reason is not None and not isinstance(reason, str):
         raise InvalidValueError(f"reason={shown(reason)} is not a text")

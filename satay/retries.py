@@ -5,10 +5,10 @@ The delay is exponential, capped, with full jitter: uniform between zero and `fi
 AWS Architecture Blog, 2015).
 """
 
-import math
 from dataclasses import dataclass
 
-from satay.errors import CodecError, InvalidValueError
+from satay.arguments import checked_amount, checked_flag
+from satay.errors import CodecError
 
 MAX_RETRIES = 10_000
 """The largest number of retries that a task may ask for."""
@@ -16,7 +16,10 @@ MAX_RETRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait between attempts, in seconds. `jitter=False` waits the full delay each time."""
+    """How long to wait between attempts, in seconds. `jitter=False` waits the full delay each time.
+
+    Raises `InvalidValueError` for what is no finite number, zero or more.
+    """
 
     first: float = 0.5
     factor: float = 2.0
@@ -25,9 +28,8 @@ class Backoff:
 
     def __post_init__(self) -> None:
         for name in ("first", "factor", "longest"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise InvalidValueError(f"Backoff({name}={value!r}): it must be a finite number, zero or more")
+            checked_amount(getattr(self, name), f"{name} of Backoff()")
+        checked_flag(self.jitter, "jitter of Backoff()")
 
     def ceiling(self, failures: int) -> float:
         """The longest wait after that many failed attempts, in seconds."""

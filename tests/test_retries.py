@@ -36,7 +36,7 @@ def test_a_first_wait_beyond_the_longest_is_the_longest() -> None:
 def test_a_backoff_has_finite_numbers_of_zero_or_more(name: str, value: float) -> None:
     options: dict[str, Any] = {name: value}
 
-    with pytest.raises(InvalidValueError, match=rf"Backoff\({name}="):
+    with pytest.raises(InvalidValueError, match=rf"{name} of Backoff\(\) is"):
         Backoff(**options)
 
 
