@@ -2,9 +2,12 @@
 
 from satay.app import App
 from satay.context import TaskContext, Usage, task_context
+from satay.cuts import RequestedCut
 from satay.definitions import Task, Workflow, task, workflow
+from satay.differences import Difference, DifferenceKind
 from satay.effects import ToolPolicy
 from satay.errors import SatayError
+from satay.failures import Failure
 from satay.functions import (
     cancel,
     compare,
@@ -20,8 +23,9 @@ from satay.functions import (
     sweep,
     terminate,
 )
-from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
-from satay.model import MISSING, RunStatus
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
+from satay.histories import CallSide, CallState, ComparedRun, Reuse, UsageTotal
+from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.plans import ForkPlan, PlannedCall
 from satay.primitives import (
     ChildHandle,
@@ -37,8 +41,9 @@ from satay.primitives import (
     uuid4,
     wait_for_event,
 )
-from satay.receipts import CallInFlight, ForkReceipt, StaleCall
-from satay.reports import Comparison
+from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
+from satay.reports import CallComparison, CallStatus, Comparison
+from satay.requests import ForkOptions
 from satay.retries import Backoff
 from satay.sweeps import Budget, Sweep, SweepRow, Trial, Variant
 
@@ -47,15 +52,31 @@ __all__ = [
     "App",
     "Backoff",
     "Budget",
+    "CallComparison",
+    "CallId",
     "CallInFlight",
+    "CallKind",
+    "CallSide",
+    "CallState",
+    "CallStatus",
     "ChildHandle",
+    "ComparedRun",
     "Comparison",
+    "Difference",
+    "DifferenceKind",
+    "Failure",
     "ForkHandle",
+    "ForkOptions",
     "ForkPlan",
     "ForkReceipt",
+    "Missing",
+    "OverriddenCall",
     "PlannedCall",
+    "RequestedCut",
+    "Reuse",
     "RunEvent",
     "RunHandle",
+    "RunOrId",
     "RunStatus",
     "RunSummary",
     "SatayError",
@@ -67,6 +88,7 @@ __all__ = [
     "ToolPolicy",
     "Trial",
     "Usage",
+    "UsageTotal",
     "Variant",
     "Workflow",
     "cancel",

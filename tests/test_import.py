@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,35 @@ def test_all_is_sorted_and_complete(package: Any) -> None:
 
     assert sorted(set(package.__all__), key=order) == package.__all__
     assert public == set(package.__all__)
+
+
+OF_THE_ENGINE = {"Alarm", "Chance", "Clock", "PendingCall", "PendingChild", "Schedule", "ValueCodec"}
+"""What the engine and its tests speak of, in hints of public names, and users of satay do not."""
+
+
+def named_in(thing: Any) -> Iterator[Any]:
+    """The classes of satay's that are named in the hints of a function, or of the members of a class."""
+    if inspect.isclass(thing):
+        members = [getattr(member, "fget", member) for name, member in vars(thing).items() if not name.startswith("_")]
+        for member in (thing, *filter(inspect.isfunction, members)):
+            yield from classes_in(typing.get_type_hints(member))
+    elif inspect.isfunction(thing):
+        yield from classes_in(typing.get_type_hints(thing))
+
+
+def classes_in(hint: Any) -> Iterator[type]:
+    for part in hint.values() if isinstance(hint, dict) else (typing.get_origin(hint), hint, *typing.get_args(hint)):
+        if inspect.isclass(part) and part.__module__.startswith("satay."):
+            yield part
+        elif part is not hint and part is not None:
+            yield from classes_in(part)
+
+
+def test_every_type_that_a_public_name_speaks_of_can_be_imported() -> None:
+    public = {getattr(satay, name) for name in satay.__all__ if not isinstance(getattr(satay, name), types.UnionType)}
+    unknown = {named.__name__ for thing in public for named in named_in(thing) if named not in public}
+
+    assert set() == unknown - OF_THE_ENGINE
 
 
 def test_every_error_is_in_one_tree() -> None:

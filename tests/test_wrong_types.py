@@ -9,7 +9,7 @@ import pytest
 
 import satay
 from satay.errors import SatayError
-from satay.forks import ForkOptions
+from satay.requests import ForkOptions
 from satay.testing import AppUnderTest, open_app
 from tests.driving import in_loop
 
