@@ -131,6 +131,7 @@ def connect_writer(settings: SqliteSettings) -> sqlite3.Connection:
     Raises `JournalVersionError`, `JournalUnavailableError`, an error of `sqlite3` or an `OSError`.
     """
     settings.path.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_lost_file(settings.path)
     connection = _connect(settings, "rwc")
     try:
         _prepare(connection, settings)
@@ -149,6 +150,7 @@ def connect_to_existing(settings: SqliteSettings) -> sqlite3.Connection:
     path, deadline = settings.path, time.monotonic() + settings.busy_timeout_seconds
     if not path.exists():
         raise _not_found(f"there is no journal at {str(path)!r}")
+    _refuse_lost_file(path)
     connection = connect_reader(settings)
     try:
         version = wait_for_lock(lambda: _look_at_version(connection, settings), deadline)
@@ -169,6 +171,24 @@ def _not_found(what: str) -> JournalNotFoundError:
     return JournalNotFoundError(
         f"{what}, and reading makes none; name the place of one, or run a workflow, which makes the journal"
     )
+
+
+def _refuse_lost_file(path: Path) -> None:
+    """Refuse a file that is gone or empty while its log is not: SQLite would delete the log and begin anew."""
+    log = path.with_name(f"{path.name}-wal")
+    if _size(log) and not _size(path):
+        raise JournalUnavailableError(
+            f"the journal {str(path)!r} is empty, and its log {log.name!r} is not; restore it from a copy, or remove "
+            "the log to begin anew"
+        )
+
+
+def _size(path: Path) -> int:
+    # Never by opening the file: closing it would release the locks that this process holds on it through SQLite.
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def connect_reader(settings: SqliteSettings) -> sqlite3.Connection:
@@ -231,6 +251,12 @@ def _look_at_version(connection: sqlite3.Connection, settings: SqliteSettings) -
 def _read_version(connection: sqlite3.Connection, settings: SqliteSettings) -> int:
     name = repr(str(settings.path))
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if connection.execute("PRAGMA page_count").fetchone()[0] == 0 and _size(settings.path):
+        # SQLite takes what is shorter than a page for an empty database, and would write over it.
+        raise JournalUnavailableError(
+            f"the journal {name} cannot be used: it is not a SQLite database, or what is left of one, and was left as "
+            "it is; restore it from a copy, or name another file for the journal"
+        )
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID and _has_tables(connection):
         raise JournalUnavailableError(
