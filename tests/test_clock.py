@@ -1,10 +1,15 @@
 """The system's time, ids and chance."""
 
+import ast
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
+import satay
 from satay.clock import MICROSECONDS, Chance, SystemClock, monotonic, to_datetime, to_microseconds
 from tests.driving import in_loop
+
+PACKAGE = Path(satay.__file__).parent
 
 
 def test_the_system_clock_tells_microseconds_since_the_epoch() -> None:
@@ -88,6 +93,30 @@ def test_a_number_is_drawn_between_its_bounds() -> None:
 
     assert all(2.0 <= chance.uniform(2.0, 3.0) <= 3.0 for _ in range(100))
     assert 2.0 == chance.uniform(2.0, 2.0)
+
+
+ASKED_OF_THE_SYSTEM = {
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "localtime", "gmtime"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+    "uuid": {"uuid1", "uuid4"},
+    "random": {"random", "randint", "uniform", "choice", "SystemRandom", "getrandbits", "randbytes"},
+    "os": {"urandom"},
+    "secrets": {"token_hex", "token_bytes", "token_urlsafe", "randbits"},
+}
+
+
+def test_only_the_clock_asks_the_system_for_time_ids_or_chance() -> None:
+    asking = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value.id}.{node.attr}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "clock.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.attr in ASKED_OF_THE_SYSTEM.get(node.value.id, ())
+    ]
+
+    assert [] == asking
 
 
 def test_monotonic_time_never_goes_back() -> None:

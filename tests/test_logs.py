@@ -2,18 +2,11 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from satay.logs import log
-
-
-@pytest.fixture
-def _configured() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def test_without_configuration_a_warning_goes_to_the_logger_satay(caplog: pytest.LogCaptureFixture) -> None:
@@ -42,7 +35,6 @@ def test_the_levels_of_the_standard_library_hold(caplog: pytest.LogCaptureFixtur
     assert ["event='run.lost' run_id='r'"] == [record.getMessage() for record in caplog.records]
 
 
-@pytest.mark.usefixtures("_configured")
 def test_where_the_program_configures_structlog_its_configuration_holds(caplog: pytest.LogCaptureFixture) -> None:
     written = io.StringIO()
     structlog.configure(
@@ -55,7 +47,6 @@ def test_where_the_program_configures_structlog_its_configuration_holds(caplog: 
     assert [] == caplog.records
 
 
-@pytest.mark.usefixtures("_configured")
 def test_a_configuration_that_comes_later_holds_from_then_on() -> None:
     log()
     with structlog.testing.capture_logs() as captured:

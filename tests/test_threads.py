@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import structlog
 
 from satay.threads import MAX_ABANDONED, ThreadPool
 from tests.driving import HANG_SECONDS, in_loop
@@ -217,7 +216,6 @@ def test_a_call_that_waits_for_a_thread_gets_one_when_another_is_given_up() -> N
 def test_a_thread_that_is_replaced_is_told_of_with_the_names_of_what_keeps_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    structlog.reset_defaults()
     go_on = threading.Event()
 
     async def test(pool: ThreadPool) -> list[int]:

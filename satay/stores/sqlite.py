@@ -6,13 +6,13 @@ all of them. So a lone writer pays one hop to the thread for each call, and a th
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
+from satay.clock import monotonic
 from satay.errors import InvalidValueError, JournalClosedError
 from satay.journal import MAX_PAGE, Append, Blob, Claim, Commit, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
 from satay.model import Entry, Message, RunRecord
@@ -162,7 +162,7 @@ class ReadableSqlite:
             raise JournalClosedError(f"the journal {str(self._settings.path)!r} is closed; open it again to use it")
 
     def _answer(self, fn: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
-        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        deadline = monotonic() + self._settings.busy_timeout_seconds
         try:
             return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
         except CAUSES as error:

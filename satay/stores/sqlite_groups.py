@@ -7,10 +7,10 @@ all is rolled back, and every call gets a transaction of its own.
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from satay.clock import monotonic
 from satay.errors import JournalBusyError, SatayError
 from satay.journal import Append, Blob
 from satay.stores import sqlite_reads as reads
@@ -51,7 +51,7 @@ class GroupCommit:
         packed = [self._pack(write) if write.blobs else () for write in group]
         try:
             self._roll_back()
-            begin(self._connection, time.monotonic() + self._settings.busy_timeout_seconds)
+            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
         except sqlite3.Error as error:
             return [self._explain(error) for _ in group]
         try:
@@ -73,7 +73,7 @@ class GroupCommit:
             if len(appends) == 1 and len(appends[0].entries) <= writes.MAX_FENCED_ROWS:
                 writes.extend(self._cursor, appends[0])
                 return True
-            begin(self._connection, time.monotonic() + self._settings.busy_timeout_seconds)
+            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
             if writes.extend_all(self._cursor, appends):
                 self._cursor.execute("COMMIT")
                 return True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from satay.clock import monotonic
 from satay.errors import JournalNotFoundError, JournalUnavailableError, JournalVersionError
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ def connect_to_existing(settings: SqliteSettings) -> sqlite3.Connection:
     Raises `JournalNotFoundError` where there is no file or nothing in it yet, `JournalVersionError` where its tables
     are of another version, `JournalUnavailableError`, an error of `sqlite3` or an `OSError`.
     """
-    path, deadline = settings.path, time.monotonic() + settings.busy_timeout_seconds
+    path, deadline = settings.path, monotonic() + settings.busy_timeout_seconds
     if not path.exists():
         raise _not_found(f"there is no journal at {str(path)!r}")
     _refuse_lost_file(path)
@@ -205,7 +206,7 @@ def _connect(settings: SqliteSettings, mode: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
-    deadline = time.monotonic() + settings.busy_timeout_seconds
+    deadline = monotonic() + settings.busy_timeout_seconds
     if wait_for_lock(lambda: _look_at_version(connection, settings), deadline) < settings.version:
         _migrate(connection, settings, deadline)
     _enable_wal(connection, settings.path, deadline)
@@ -219,7 +220,7 @@ def begin(connection: sqlite3.Connection, deadline: float) -> None:
 
 
 def wait_for_lock(fn: Callable[[], T], deadline: float) -> T:
-    """Try until nobody else holds the lock, or until the deadline, a moment of `time.monotonic()`.
+    """Try until nobody else holds the lock, or until the deadline, a moment of `clock.monotonic()`.
 
     SQLite's own busy timeout covers the common wait. It does not cover the change to WAL, nor a log that another
     process is recovering or has just replaced: these are reported at once.
@@ -228,7 +229,7 @@ def wait_for_lock(fn: Callable[[], T], deadline: float) -> T:
         try:
             return fn()
         except sqlite3.OperationalError as error:
-            if not is_lock(error) or time.monotonic() >= deadline:
+            if not is_lock(error) or monotonic() >= deadline:
                 raise
             time.sleep(LOCK_RETRY_SECONDS)
 
