@@ -11,7 +11,7 @@ from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
 from satay.context import TaskContext, current_attempt
 from satay.drive import Drive
-from satay.effects import idempotency_key
+from satay.effects import Effect, idempotency_key
 from satay.errors import EncodeError, TaskTimeoutError
 from satay.inputs import InputCodec
 from satay.threads import ThreadPool
@@ -89,8 +89,15 @@ class Attempt:
         except TimeoutError as error:
             if not scope.expired():
                 raise
+            unclear = (
+                "; it is external, so nobody knows whether it took effect, and it is not tried again: find out, or "
+                "catch this error and make good for it"
+                if task.effect is Effect.EXTERNAL
+                else ""
+            )
             raise TaskTimeoutError(
                 f"attempt {self.call.attempt} of task {self.call.name!r} ran longer than its timeout, {seconds:g} s"
+                f"{unclear}"
             ) from error
         finally:
             limit.end()

@@ -21,7 +21,7 @@ from satay.arguments import checked_count, checked_duration, checked_errors, nam
 from satay.codec import ValueCodec
 from satay.context import Schedule, current_schedule
 from satay.declarations import result_codec
-from satay.effects import Effect, parse_effect
+from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
 from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING
@@ -219,8 +219,9 @@ def task(
     `retries` attempts follow a failed first one, for errors in `retry_on` and not in `no_retry_on`, after delays that
     `backoff` gives (a `Backoff`, or the first delay in seconds). `timeout` bounds each attempt, in seconds. `effect`
     says what a repeated attempt would do: nothing (`"pure"`), the same thing once (`"idempotent"`, keyed on
-    `task_context().idempotency_key`), or something that must not happen twice (`"external"`). `codec="pickle"` is for
-    values that have no better form. Plain functions run in satay's own threads.
+    `task_context().idempotency_key`), or something that must not happen twice (`"external"`). An external attempt that
+    runs out of time is not followed by another: nobody knows whether it took effect. `codec="pickle"` is for values
+    that have no better form. Plain functions run in satay's own threads.
 
     Raises `RegistrationError` if the name is taken by another function or the function is a method or a generator, and
     `InvalidValueError` for a number that cannot be honoured, and for what is no class of exceptions.
@@ -232,14 +233,18 @@ def task(
         _refuse_generator(fn, "task")
         if codec not in ("json", "pickle"):
             raise RegistrationError(f"task {task_name!r} asks for codec={codec!r}; it can be 'json' or 'pickle'")
+        declared = parse_effect(effect, task_name)
         policy = RetryPolicy(
             retries=checked_count(retries, f"retries of task {task_name!r}", 0, MAX_RETRIES),
             backoff=_parse_backoff(backoff, task_name),
             retry_on=checked_errors(retry_on, f"retry_on of task {task_name!r}"),
-            no_retry_on=checked_errors(no_retry_on, f"no_retry_on of task {task_name!r}"),
+            no_retry_on=(
+                *checked_errors(no_retry_on, f"no_retry_on of task {task_name!r}"),
+                *unclear_errors(declared),
+            ),
         )
         bound = None if timeout is None else checked_duration(timeout, f"timeout of task {task_name!r}")
-        return tasks.add(Task(fn, task_name, parse_effect(effect, task_name), policy, bound, codec))
+        return tasks.add(Task(fn, task_name, declared, policy, bound, codec))
 
     return decorate if fn is None else decorate(fn)
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from satay.errors import InvalidValueError, RegistrationError
+from satay.errors import InvalidValueError, RegistrationError, TaskTimeoutError
 from satay.model import CallId, continued_run_id
 
 
@@ -15,7 +15,7 @@ class Effect(StrEnum):
     """What a task declares about its effect.
 
     `pure` may run again at will; `idempotent` may be repeated under its idempotency key; `external` must not be
-    repeated blindly; `undeclared` runs at least once.
+    repeated blindly, neither after a crash nor after a timeout; `undeclared` runs at least once.
     """
 
     PURE = "pure"
@@ -33,6 +33,11 @@ def parse_effect(effect: str | None, task_name: str) -> Effect:
         named = ", ".join(repr(choice.value) for choice in choices)
         raise RegistrationError(f"task {task_name!r} declares effect={effect!r}, which is none of {named}")
     return Effect(effect)
+
+
+def unclear_errors(effect: Effect) -> tuple[type[Exception], ...]:
+    """The errors of an attempt that leave open whether it took effect, where that decides about another attempt."""
+    return (TaskTimeoutError,) if effect is Effect.EXTERNAL else ()
 
 
 def idempotency_key(root_run_id: str, call: CallId) -> str:

@@ -900,6 +900,60 @@ def test_an_error_of_an_external_call_is_retried_and_needs_no_decision(tmp_path:
     assert "sent" == in_loop(result_of(tmp_path, sends))
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_external_call_that_ran_out_of_time_is_not_made_again(is_async: bool, tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    async def pay() -> None:
+        ran.append(satay.task_context().attempt)
+        await pause(math.inf)
+
+    def pay_in_thread() -> None:
+        ran.append(satay.task_context().attempt)
+        go_on.wait(30)
+
+    @satay.workflow(name=f"tasks.pays_{is_async}")
+    async def pays() -> str:
+        name = f"tasks.pay_in_time_{is_async}"
+        once = satay.task(name=name, effect="external", retries=3, backoff=1.0, timeout=2.0)(
+            pay if is_async else pay_in_thread
+        )
+        try:
+            await once()
+        except TimeoutError as error:
+            return str(error)
+        return "paid"
+
+    async def run() -> str:
+        async with open_app(tmp_path) as app:
+            return await app.start(pays).result()
+
+    try:
+        said = in_loop(run())
+    finally:
+        go_on.set()
+
+    assert [1] == ran
+    assert "ran longer than its timeout, 2 s; it is external, so nobody knows whether it took effect" in said
+
+
+@pytest.mark.parametrize("effect", [None, "pure", "idempotent"])
+def test_other_effects_run_again_after_a_timeout(effect: Any, tmp_path: Path) -> None:
+    @satay.task(name="tasks.again_in_time", effect=effect, retries=1, backoff=1.0, timeout=2.0)
+    async def again() -> str:
+        ran.append(satay.task_context().attempt)
+        if len(ran) == 1:
+            await pause(math.inf)
+        return "done"
+
+    @satay.workflow(name="tasks.runs_again_in_time")
+    async def runs_again() -> str:
+        return await again()
+
+    assert "done" == in_loop(result_of(tmp_path, runs_again))
+    assert [1, 2] == ran
+
+
 @pytest.mark.parametrize("effect", [None, "pure", "idempotent"])
 def test_other_effects_run_again_after_a_crash(effect: Any, tmp_path: Path) -> None:
     @satay.task(name="tasks.again", effect=effect)
@@ -1082,7 +1136,7 @@ def test_usage_below_zero_or_no_number_is_refused(use: dict[str, Any], tmp_path:
     async def calls() -> None:
         await spends()
 
-    with pytest.raises(InvalidValueError, match="zero or more"):
+    with pytest.raises(InvalidValueError, match=r"of record_usage\(\) is .*; it must be a"):
         in_loop(result_of(tmp_path, calls))
 
 
