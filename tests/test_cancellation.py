@@ -1003,6 +1003,29 @@ def test_a_run_that_is_dropped_from_memory_cleans_nothing_up_and_goes_on(max_res
     assert ["first a", "first b", "first c"] == ran
 
 
+def test_of_the_runs_in_memory_the_least_recently_used_is_dropped_first(tmp_path: Path) -> None:
+    @satay.workflow
+    async def rests(name: str) -> None:
+        seen.append(name)
+        while True:
+            await satay.wait_for_event("go", key=name)
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path, max_resident=2) as app:
+            for name in ("+a", "+b", "a", "+c", "a", "b", "a", "c"):
+                if name.startswith("+"):
+                    await app.start(rests, name[1], run_id=name[1])
+                else:
+                    await app.send_event("go", key=name)
+                await settle(app)
+            begun = seen.copy()
+            seen.clear()
+            return begun
+
+    # `c` drops `b`, which was used before `a`; `b` drops `c`, and `c` drops `b`. A body that is rebuilt begins again.
+    assert ["a", "b", "c", "b", "c"] == in_loop(run())
+
+
 @pytest.mark.parametrize("max_resident", [0, 1])
 def test_runs_that_are_not_in_memory_wake_when_their_timers_are_due(max_resident: int, tmp_path: Path) -> None:
     @satay.workflow

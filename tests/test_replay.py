@@ -127,33 +127,39 @@ async def sets() -> list:
     later = [await each for each in asyncio.as_completed([name(str(n)) for n in order])]
     return [order, later]
 
-async def main(place, is_first):
-    faults = Faults().crash_before(type="WorkflowCompleted") if is_first else None
+async def begin(place, run_id):
+    faults = Faults().crash_before(type="WorkflowCompleted")
     async with open_app(place, faults=faults) as app:
-        handle = app.start(sets, run_id="r")
-        if is_first:
-            await faults.crashed
-        else:
-            print(await handle.result())
+        app.start(sets, run_id=run_id)
+        await faults.crashed
 
-asyncio.run(main(sys.argv[1], sys.argv[2] == "first"))
+async def resume(place, run_ids):
+    async with open_app(place) as app:
+        for run_id in run_ids:
+            print(await app.resume(run_id).result())
+
+place, which, *run_ids = sys.argv[1:]
+asyncio.run(begin(place, run_ids[0]) if which == "begin" else resume(place, run_ids))
 """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_resume_under_another_hash_seed_follows_the_same_schedule(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_OTHER_HASHES, encoding="utf-8")
 
-    def drive(which: str, seed: int) -> str:
+    def drive(seed: int, *arguments: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-W", "error", str(program), str(tmp_path / "data"), which]
+        command = [sys.executable, "-W", "error", str(program), str(tmp_path / "data"), *arguments]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
 
-    drive("first", 1)
+    run_ids = [f"r{seed}" for seed in range(20)]
+    for seed, run_id in enumerate(run_ids):
+        drive(seed, "begin", run_id)
 
     order = list(range(8))
-    assert f"{[order, [str(n) for n in order]]}\n" == drive("second", 4242)
+    assert f"{[order, [str(n) for n in order]]}\n" * 20 == drive(4242, "resume", *run_ids)
 
 
 def test_the_winner_of_an_event_against_a_timer_is_fixed_in_the_journal(tmp_path: Path) -> None:

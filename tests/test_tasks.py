@@ -28,6 +28,7 @@ from satay.errors import (
     InvalidValueError,
     JournalCorruptError,
     NeedsDecisionError,
+    PayloadTooLargeError,
     PickleNotAllowedError,
     RunNotFoundError,
     TaskCrashedError,
@@ -1759,6 +1760,106 @@ def test_five_megabytes_go_through(tmp_path: Path) -> None:
         return len(data)
 
     assert 5_000_000 == in_loop(drive_twice(tmp_path, asks))
+
+
+HUGE = 100_000_000
+
+
+@satay.task(name="tasks.give_huge", retries=3)
+async def give_huge(size: int) -> str:
+    ran.append("gave")
+    return "x" * size
+
+
+@satay.task(name="tasks.take_huge", retries=3)
+async def take_huge(text: str) -> int:
+    ran.append("took")
+    return len(text)
+
+
+@satay.workflow(name="tasks.asks_for_huge")
+async def asks_for_huge() -> int:
+    return len(await give_huge(HUGE))
+
+
+@satay.workflow(name="tasks.hands_over_huge")
+async def hands_over_huge() -> int:
+    return await take_huge("x" * HUGE)
+
+
+@satay.workflow(name="tasks.returns_huge")
+async def returns_huge() -> str:
+    return "x" * HUGE
+
+
+@satay.workflow(name="tasks.waits_for_text")
+async def waits_for_text(text: str = "") -> int:
+    return len(text) + len(await satay.wait_for_event("text"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workflow", "named", "bodies"),
+    [
+        (asks_for_huge, "the result of task 'tasks.give_huge'", ["gave"]),
+        (hands_over_huge, "argument 'text' of the input of task 'tasks.take_huge'", []),
+        (returns_huge, "the result of workflow 'tasks.returns_huge'", []),
+    ],
+)
+def test_a_value_above_the_limit_is_refused_by_name_and_not_tried_again(
+    workflow: Any, named: str, bodies: list[str], tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(workflow).result()
+
+    with pytest.raises(PayloadTooLargeError, match="more than the limit of 67108864") as caught:
+        in_loop(run())
+
+    assert named in str(caught.value)
+    assert bodies == ran
+    assert (tmp_path / "satay.db").stat().st_size < 1_000_000
+
+
+@pytest.mark.slow
+def test_an_input_and_an_event_above_the_limit_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    async def run() -> list[Any]:
+        async with open_app(tmp_path) as app:
+            with pytest.raises(PayloadTooLargeError, match=r"of workflow 'tasks\.waits_for_text'.* is \d+ bytes long"):
+                app.start(waits_for_text, "x" * HUGE)
+            runs = await app.runs()
+            handle = await app.start(waits_for_text, run_id="r")
+            with pytest.raises(PayloadTooLargeError, match=r"the payload of event 'text' is \d+ bytes long"):
+                await app.send_event("text", "x" * HUGE, run_id="r")
+            await app.send_event("text", "abc", run_id="r")
+            return [runs, await handle.result()]
+
+    assert [[], 3] == in_loop(run())
+
+
+@pytest.mark.slow
+def test_five_megabytes_go_through_as_input_argument_and_event(tmp_path: Path) -> None:
+    large = "x" * 5_000_000
+
+    @satay.workflow(name="tasks.all_large")
+    async def all_large(text: str) -> list[int]:
+        event = await satay.wait_for_event("text")
+        lengths = [len(text), await take_huge(text), len(event)]
+        await satay.sleep(1.0)
+        return lengths
+
+    async def run() -> list[int]:
+        faults = Faults().crash_after(type=EntryType.TIMER_CREATED)
+        async with open_app(tmp_path, faults=faults) as app:
+            await app.start(all_large, large, run_id="r")
+            await app.send_event("text", large, run_id="r")
+            await faults.crashed
+        async with open_app(tmp_path) as app:
+            result: list[int] = await app.resume("r").result()
+            return result
+
+    assert [5_000_000] * 3 == in_loop(run())
+    assert ["took"] == ran
 
 
 def test_a_blob_that_is_lost_is_an_error_that_names_it_and_harms_nothing(tmp_path: Path) -> None:
