@@ -411,11 +411,17 @@ class App(Reader):
             return any(facts(entry).get("event_id") == event_id for entry in received)
 
     async def cancel(self, run_id: RunOrId) -> None:
-        """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing."""
+        """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing.
+
+        Raises `RunNotFoundError`.
+        """
         await self._ask_to_end(run_id, (await self._ready()).cancel)
 
     async def terminate(self, run_id: RunOrId) -> None:
-        """Ask for a run to end at once, as cancelled: its body is dropped, and its cleanup does not run."""
+        """Ask for a run to end at once, as cancelled: its body is dropped, and its cleanup does not run.
+
+        Raises `RunNotFoundError`.
+        """
         await self._ask_to_end(run_id, (await self._ready()).terminate)
 
     async def _ask_to_end(self, run: RunOrId, ask: Callable[[str], Awaitable[None]]) -> None:
@@ -475,12 +481,18 @@ class App(Reader):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def handle(self, run_id: RunOrId) -> RunHandle[Any]:
-        """A handle on a run that is there, without driving it."""
+        """A handle on a run that is there, without driving it.
+
+        Raises `UsageError` for what names no run; whether there is one, what is asked of the handle tells.
+        """
         creation = self._begin(self._id_of(run_id)) if isinstance(run_id, RunHandle) else None
         return RunHandle(self, checked_run(run_id), None, creation, drives=False)
 
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
-        """Wait for a run to end and return its result. With `drive`, drive the run if nobody does."""
+        """Wait for a run to end and return its result. With `drive`, drive the run if nobody does.
+
+        Raises as `RunHandle.result`.
+        """
         scheduler = await self._ready()
         run_id = await self._id_of(run_id)
         while True:

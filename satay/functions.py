@@ -248,7 +248,7 @@ async def receipt(run_id: RunOrId) -> ForkReceipt | None:
 
 
 async def compare(one: RunOrId, other: RunOrId) -> Comparison:
-    """Compare two runs call by call; printing the result shows a table."""
+    """Compare two runs call by call; printing the result shows a table; see `App.compare`."""
     return await current_app().compare(one, other)
 
 

@@ -63,7 +63,11 @@ async def wait_created(creation: "asyncio.Task[str]", run_id: str) -> str:
 
 
 class RunHandle(Generic[R]):
-    """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended."""
+    """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended.
+
+    Awaiting the handle raises what kept the run from being created, attached to or resumed: `RunConflictError`,
+    `RunNotFoundError`, `UnknownWorkflowError`, a `JournalError`, or `AppClosedError`.
+    """
 
     def __init__(
         self,
@@ -99,20 +103,24 @@ class RunHandle(Generic[R]):
         return cast(R, await self._app.result(self.run_id, self._result_codec, drive=self._drives))
 
     async def status(self) -> RunStatus:
-        """What the run, or the one that goes on in its place, is doing."""
+        """What the run, or the one that goes on in its place, is doing. Raises as awaiting the handle does."""
         await self._wait_created()
         return await self._app.status(self.run_id)
 
     async def cancel(self) -> None:
         """Ask for the run to be cancelled. It ends after its cleanup; wait for that with `result()`.
 
-        Asking again changes nothing; `terminate()` ends a run whose cleanup takes too long.
+        Asking again changes nothing; `terminate()` ends a run whose cleanup takes too long. Raises as awaiting the
+        handle does.
         """
         await self._wait_created()
         await self._app.cancel(self.run_id)
 
     async def terminate(self) -> None:
-        """Ask for the run to end at once, as cancelled: its body is dropped, and its cleanup does not run."""
+        """Ask for the run to end at once, as cancelled: its body is dropped, and its cleanup does not run.
+
+        Raises as awaiting the handle does.
+        """
         await self._wait_created()
         await self._app.terminate(self.run_id)
 

@@ -160,7 +160,8 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
     """Start a workflow as a run of its own, linked to this one. It is cancelled when this run ends before it.
 
     Its identity is the ordinal among the children of that workflow, or `key`. A child that has finished answers from
-    its own journal.
+    its own journal. Raises `UsageError` outside of a body and for what is no workflow, `InvalidValueError` for a key
+    that cannot be used; an input that does not fit is raised by `result()`, and so is a child that cannot be created.
     """
     schedule = require_schedule("satay.start_child()")
     if not isinstance(workflow, Workflow):
@@ -175,22 +176,24 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
 def continue_as_new(input: Any = MISSING) -> NoReturn:
     """End this run and go on as a new one of the same workflow, so that an endless one keeps a short journal.
 
-    Handles and parents follow to the new run. Events that were sent to this run and not taken go over to it.
+    Handles and parents follow to the new run. Events that were sent to this run and not taken go over to it. It does
+    not return: it raises what ends the body, which only code that catches `BaseException` can hold up. Raises
+    `UsageError` outside of a body. An input that does not fit fails the run with an `EncodeError`.
     """
     require_schedule("satay.continue_as_new()")
     raise ContinueAsNew(() if input is MISSING else (input,))
 
 
 def now() -> datetime:
-    """The moment, aware UTC, as the journal has it: the same on every replay."""
+    """The moment, aware UTC, as the journal has it: the same on every replay. Raises `UsageError` outside of a body."""
     return require_schedule("satay.now()").now()
 
 
 def random() -> Random:
     """The run's own source of chance: seeded from the journal, the same on every replay. Forks inherit the seed.
 
-    Raises `UsageError` in a validator or a default that runs because a call's values are recorded: a replay records
-    nothing, so it would draw less.
+    Raises `UsageError` outside of a body, and in a validator or a default that runs because a call's values are
+    recorded: a replay records nothing, so it would draw less.
     """
     if is_encoding():
         raise UsageError(
@@ -206,7 +209,10 @@ def uuid4() -> uuid.UUID:
 
 
 def intervention() -> Any:
-    """What the fork that runs was given as its `intervention`, in a body or a task; None in a run that has none."""
+    """What the fork that runs was given as its `intervention`, in a body or a task; None in a run that has none.
+
+    Raises `UsageError` outside of both.
+    """
     schedule = current_schedule()
     if schedule is not None:
         return schedule.intervention

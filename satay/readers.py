@@ -99,7 +99,7 @@ class Reader(ABC):
         return _summary(await self._record(await self._id_of(run_id)))
 
     async def status(self, run: RunOrId) -> RunStatus:
-        """What a run, or the run that goes on in its place, is doing."""
+        """What a run, or the run that goes on in its place, is doing. Raises `RunNotFoundError`."""
         return (await self._last_of(await self._id_of(run))).status
 
     async def _last_of(self, run_id: str) -> RunRecord:
@@ -113,7 +113,10 @@ class Reader(ABC):
         return record
 
     async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
-        """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork."""
+        """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork.
+
+        Raises `RunNotFoundError`.
+        """
         archive = await self._archive()
         text = await archive.receipt_text(await self._id_of(run_id))
         return None if text is None else ForkReceipt.from_json(text)
@@ -152,7 +155,10 @@ class Reader(ABC):
         return await (await self._archive()).entries(run_id, after=seq)
 
     async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
-        """Compare two runs call by call. Printing the result shows a table."""
+        """Compare two runs call by call. Printing the result shows a table.
+
+        Raises `RunNotFoundError`, and `JournalCorruptError` where a journal cannot be read.
+        """
         return compare_runs(await self._history(one), await self._history(other))
 
     async def _history(self, run: RunOrId) -> RunHistory:

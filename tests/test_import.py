@@ -126,6 +126,24 @@ def test_every_type_that_a_public_name_speaks_of_can_be_imported() -> None:
     assert set() == unknown - OF_THE_ENGINE
 
 
+RAISING_NOTHING = {"get_logger", "App.close", "App.is_open_on", "App.open_later"}
+
+
+def test_every_public_function_says_what_it_raises() -> None:
+    functions = {name: getattr(satay, name) for name in satay.__all__}
+    for cls in (satay.App, satay.RunHandle, satay.ChildHandle, satay.TaskContext):
+        members = inspect.getmembers(cls, inspect.isfunction)
+        functions |= {f"{cls.__name__}.{name}": value for name, value in members if not name.startswith("_")}
+    silent = {
+        name
+        for name, function in functions.items()
+        if inspect.isfunction(function)
+        and not re.search(r"[Rr]aises|see `App\.|is raised", inspect.getdoc(function) or "")
+    }
+
+    assert silent == RAISING_NOTHING
+
+
 def test_every_error_is_in_one_tree() -> None:
     errors = [value for name, value in vars(satay.errors).items() if name.endswith("Error") and inspect.isclass(value)]
 
