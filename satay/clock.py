@@ -39,7 +39,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The wall clock of this machine and the timers of the running event loop."""
+    """The wall clock of this machine and the timers of the running event loop.
+
+    What is due is a moment of the wall clock, because it outlives the process and is shared with others. So a machine
+    that slept wakes what came due meanwhile, and a clock that is set back by an hour delays by an hour what waits.
+    """
 
     def now(self) -> int:
         return time.time_ns() // 1000
