@@ -27,7 +27,7 @@ from satay.errors import (
 )
 from satay.journal import GENESIS, Append, Lease, NewRun, Owner, RunQuery, chain_digest
 from satay.model import Entry, RunStatus
-from satay.stores.sqlite import SqliteJournal, open_sqlite
+from satay.stores.sqlite import SqliteJournal, open_sqlite, open_sqlite_for_reading
 from satay.stores.sqlite_schema import MIGRATIONS
 from tests.test_journal import FIRST, T0, anyio_backend, blob, create, entries, record, seqs
 
@@ -158,21 +158,27 @@ async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Pat
     assert content(path).startswith(b"dear diary")
 
 
+@pytest.mark.parametrize("open_file", [open_sqlite, open_sqlite_for_reading])
 @pytest.mark.parametrize("size", [1, 15, 16, 100, 511, 512, 4095])
 @pytest.mark.parametrize("beginning", ["of a journal", "of something else"])
-async def test_a_file_that_is_cut_off_is_never_taken_for_an_empty_one(path: Path, size: int, beginning: str) -> None:
+async def test_a_file_that_is_cut_off_is_never_taken_for_an_empty_one(
+    path: Path, size: int, beginning: str, open_file: Callable[[Path], Awaitable[Any]]
+) -> None:
     await create(journal := await open_sqlite(path))
     await journal.close()
     kept = content(path)[:size] if beginning == "of a journal" else b"!" * size
     write(path, kept)
 
     with pytest.raises(JournalError, match=r"(cannot be used: it is not a SQLite database|is damaged)"):
-        await open_sqlite(path)
+        await open_file(path)
 
     assert kept == content(path)
 
 
-async def test_an_empty_file_whose_log_is_there_is_not_taken_for_a_new_one(path: Path) -> None:
+@pytest.mark.parametrize("open_file", [open_sqlite, open_sqlite_for_reading])
+async def test_an_empty_file_whose_log_is_there_is_not_taken_for_a_new_one(
+    path: Path, open_file: Callable[[Path], Awaitable[Any]]
+) -> None:
     journal = await open_sqlite(path)
     await create(journal)
     log = path.with_name("journal.db-wal")
@@ -182,7 +188,7 @@ async def test_an_empty_file_whose_log_is_there_is_not_taken_for_a_new_one(path:
     write(log, written)
 
     with pytest.raises(JournalUnavailableError, match=r"is empty, and its log .* is not; restore it from a copy"):
-        await open_sqlite(path)
+        await open_file(path)
 
     assert (b"", written) == (content(path), content(log))
 
