@@ -326,12 +326,12 @@ class App(Reader):
         return record.run_id, find_workflow(record.workflow, record.run_id)
 
     async def check_fork(self, source_id: str, request: ForkRequest) -> None:
-        """Raise what is wrong with a fork that is asked for, before anything is made."""
+        """Find what is wrong with a fork that is asked for, before anything is made. Raises what `fork` raises."""
         scheduler = await self._ready()
         await scheduler.forks.check(await self._record(source_id), request)
 
     async def fork_for(self, parent_id: str, source_id: str, run_id: str, request: ForkRequest) -> ForkHandle[Any]:
-        """Fork a run as the child of another one, which asks it to cancel when it ends itself."""
+        """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
         scheduler = await self._ready()
         record = await self._record(source_id)
         receipt = await self._begin(scheduler.forks.make(record, request, run_id, parent_id))

@@ -151,7 +151,7 @@ class Reader(ABC):
                 await asyncio.wait((news,), timeout=self._poll_seconds)
 
     async def entries_after(self, run_id: str, seq: int) -> list[Entry]:
-        """The entries of a run behind entry `seq`."""
+        """The entries of a run behind entry `seq`. Raises `JournalError` where they cannot be read."""
         return await (await self._archive()).entries(run_id, after=seq)
 
     async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:

@@ -126,6 +126,16 @@ ASKING: Final[dict[str, Parameter]] = {
     "resume.run_id": (lambda v: satay.resume(v), nothing),
     "cancel.run_id": (lambda v: satay.cancel(v), nothing),
     "terminate.run_id": (lambda v: satay.terminate(v), nothing),
+    "sweep.source": (lambda v: satay.sweep(v, fork_point_seq=1, variants={"a": 1}), nothing),
+    "sweep.variants": (lambda v: satay.sweep("there", fork_point_seq=1, variants=v), nothing),
+    "sweep.repeats": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, repeats=v), is_count),
+    "sweep.score": (
+        lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, score=v),
+        one_of(is_none, callable),
+    ),
+    "sweep.concurrency": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, concurrency=v), is_count),
+    "sweep.budget": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, budget=v), is_none),
+    "sweep.run_id": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, run_id=v), is_none),
     "compare.one": (lambda v: satay.compare(v, "there"), nothing),
     "compare.other": (lambda v: satay.compare("there", v), nothing),
     "decide.run_id": (lambda v: satay.decide(v, "fail"), nothing),
@@ -192,7 +202,16 @@ VALUES_OF_USERS: Final = {"input", "payload", "value", "workflow_input", "interv
 """Parameters that take what the user has, which the codec judges by the declared type."""
 
 
-NOT_FOR_USERS: Final = {"open_later", "is_open_on", "result"}
+NOT_FOR_USERS: Final = {
+    "open_later",
+    "is_open_on",
+    "result",
+    "new_id",
+    "check_fork",
+    "fork_for",
+    "find_source",
+    "entries_after",
+}
 """Methods of an app that only satay calls."""
 
 
