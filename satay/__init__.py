@@ -19,6 +19,7 @@ from satay.functions import (
     start,
     sweep,
     terminate,
+    verify,
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
 from satay.model import MISSING, RunStatus
@@ -41,6 +42,7 @@ from satay.receipts import CallInFlight, ForkReceipt, StaleCall
 from satay.reports import Comparison
 from satay.retries import Backoff
 from satay.sweeps import Budget, Sweep, SweepRow, Trial, Variant
+from satay.verification import Verification
 
 __all__ = [
     "MISSING",
@@ -68,6 +70,7 @@ __all__ = [
     "Trial",
     "Usage",
     "Variant",
+    "Verification",
     "Workflow",
     "cancel",
     "compare",
@@ -94,6 +97,7 @@ __all__ = [
     "task_context",
     "terminate",
     "uuid4",
+    "verify",
     "wait_for_event",
     "workflow",
 ]

@@ -28,6 +28,7 @@ from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
+from satay.verification import Verification
 
 R = TypeVar("R")
 
@@ -244,6 +245,11 @@ async def receipt(run_id: RunOrId) -> ForkReceipt | None:
 async def compare(one: RunOrId, other: RunOrId) -> Comparison:
     """Compare two runs call by call; printing the result shows a table."""
     return await current_app().compare(one, other)
+
+
+async def verify(run: RunOrId) -> Verification:
+    """Check that a run's journal is what was written into it; see `App.verify`."""
+    return await current_app().verify(run)
 
 
 async def send_event(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
+from satay.audits import verify_run
 from satay.clock import to_datetime
 from satay.codec import ValueCodec
 from satay.comparison import compare_runs
@@ -24,6 +25,7 @@ from satay.replay import facts, reading, referenced_blobs
 from satay.reports import Comparison
 from satay.settings import Settings
 from satay.stores.locations import open_journal_for_reading
+from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000
 """The most runs that one `runs()` returns."""
@@ -135,6 +137,15 @@ class Reader(ABC):
     async def entries_after(self, run_id: str, seq: int) -> list[Entry]:
         """The entries of a run behind entry `seq`."""
         return await (await self._archive()).entries(run_id, after=seq)
+
+    async def verify(self, run: RunOrId) -> Verification:
+        """Check that a run's journal is what was written: digests, order, receipt, large values, inherited entries.
+
+        A journal that is damaged is an answer, which names the first entry that does not fit. Raises
+        `RunNotFoundError`.
+        """
+        archive = await self._archive()
+        return await verify_run(archive, await self._id_of(run))
 
     async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
         """Compare two runs call by call. Printing the result shows a table."""
