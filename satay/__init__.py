@@ -3,6 +3,7 @@
 from satay.app import App
 from satay.context import TaskContext, Usage, task_context
 from satay.definitions import Task, Workflow, task, workflow
+from satay.divergences import Cause
 from satay.effects import ToolPolicy
 from satay.errors import SatayError
 from satay.functions import (
@@ -22,6 +23,7 @@ from satay.functions import (
     verify,
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunSummary
+from satay.matrices import ComparisonMatrix
 from satay.model import MISSING, RunStatus
 from satay.plans import ForkPlan, PlannedCall
 from satay.primitives import (
@@ -50,8 +52,10 @@ __all__ = [
     "Backoff",
     "Budget",
     "CallInFlight",
+    "Cause",
     "ChildHandle",
     "Comparison",
+    "ComparisonMatrix",
     "ForkHandle",
     "ForkPlan",
     "ForkReceipt",

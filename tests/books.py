@@ -4,12 +4,14 @@ import hashlib
 import json
 from typing import Any
 
-from satay.comparison import compare_runs
+from satay.comparison import compare_all, compare_runs
+from satay.divergences import CallComparison
 from satay.failures import encode_failure
-from satay.histories import RunHistory
+from satay.histories import Reading, RunHistory
 from satay.journal import GENESIS, chain_digest
+from satay.matrices import ComparisonMatrix
 from satay.model import Entry, EntryType, RunRecord, RunStatus
-from satay.reports import CallComparison, Comparison
+from satay.reports import Comparison
 
 START = 1_767_225_600_000_000
 SECOND = 1_000_000
@@ -75,12 +77,17 @@ class Book:
         self.status = RunStatus.FAILED
         return self
 
+    def cancel(self) -> "Book":
+        self.add(EntryType.WORKFLOW_CANCELLED)
+        self.status = RunStatus.CANCELLED
+        return self
+
     def keep_in_blob(self, text: str) -> str:
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.blobs[digest] = text
         return digest
 
-    def fork(self, run_id: str, cut: int, *, input: Any = None, intervention: Any = None) -> "Book":
+    def fork(self, run_id: str, cut: int, *, input: Any = None, intervention: Any = None, **receipt: Any) -> "Book":
         """A fork made a day later, with the entries 2 to `cut` of this run."""
         book = Book(run_id, input=input, root=self.root, at=self.entries[-1].at + 86_400 * SECOND)
         book.entries += self.entries[1:cut]
@@ -89,7 +96,7 @@ class Book:
         for entry in book.entries:
             if entry.type == EntryType.TASK_SCHEDULED:
                 book.next_occurrence(json.loads(entry.payload)["task"])
-        receipt = {"input_overridden": input is not None, "intervention": intervention}
+        receipt |= {"input_overridden": input is not None, "intervention": intervention}
         book.add(EntryType.RUN_FORKED, run_id=run_id, source_id=self.run_id, receipt=receipt)
         return book
 
@@ -108,6 +115,11 @@ def compare(one: Book, other: Book) -> Comparison:
 
 def statuses(comparison: Comparison) -> dict[str, str]:
     return {str(call.identity): call.status.value for call in comparison.calls}
+
+
+def compare_many(*books: Book) -> ComparisonMatrix:
+    reference, *others = [Reading(book.history()) for book in books]
+    return compare_all(reference, others)
 
 
 def only_call(comparison: Comparison) -> CallComparison:

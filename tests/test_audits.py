@@ -1,20 +1,25 @@
-"""Tampering with a real file: each column of each row, rows taken out, put in and exchanged, receipts and blobs."""
+"""Tampering with a real file: each column of each row, rows taken out, put in and exchanged, receipts and blobs.
+
+And what of a file is read to compare runs.
+"""
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import satay
 from satay.archive import Archive
-from satay.audits import verify_run
-from satay.errors import RunNotFoundError
+from satay.audits import compare_many, verify_run
+from satay.divergences import CallStatus
+from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import BLOB_THRESHOLD_BYTES, MAX_PAGE, Journal, chain_digest
+from satay.matrices import ComparisonMatrix
 from satay.model import Entry
 from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite import open_sqlite
@@ -508,3 +513,82 @@ def test_entries_that_cannot_be_read_are_told_from_those_beside_them(tmp_path: P
     assert whole.is_intact
     assert MAX_PAGE < whole.entries
     assert (7_777, MAX_PAGE + 5) == (unreadable, late)
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+class ReadBlobs:
+    """A journal that notes which large values are read."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.read_digests: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def blobs(self, digests: Collection[str]) -> Awaitable[dict[str, str]]:
+        self.read_digests |= set(digests)
+        return self._journal.blobs(digests)
+
+
+def compared(place: Path, *run_ids: str) -> tuple[ComparisonMatrix, set[str]]:
+    async def compare() -> tuple[ComparisonMatrix, set[str]]:
+        journal = await open_sqlite(place / DATABASE_FILE)
+        watched = ReadBlobs(journal)
+        try:
+            matrix = await compare_many(Archive(cast(Journal, watched)), run_ids)  # It answers all else by delegation.
+        finally:
+            await journal.close()
+        return matrix, watched.read_digests
+
+    return in_loop(compare())
+
+
+@satay.workflow(name="audits.large")
+async def large(texts: list[str]) -> int:
+    return len([await note(text * BLOB_THRESHOLD_BYTES) for text in texts])
+
+
+async def write_large_runs(place: Path) -> None:
+    async with open_app(place) as app:
+        for run_id, texts in (("a", ["ax", "bx"]), ("b", ["ax", "cx"]), ("c", ["ax"])):
+            await app.start(large, texts, run_id=run_id).result()
+
+
+def test_only_large_values_that_differ_are_read(tmp_path: Path) -> None:
+    in_loop(write_large_runs(tmp_path))
+
+    matrix, read_digests = compared(tmp_path, "a", "b")
+
+    first, second = (row.cells[0] for row in matrix.rows)
+    assert first is not None
+    assert second is not None
+    assert first.one is not None
+    assert first.one.outcome_blob is not None
+    assert [CallStatus.SAME, CallStatus.DIFFERENT] == [first.status, second.status]
+    assert ["$"] == [difference.path for difference in second.result_differences]
+    assert ["$.text"] == [difference.path for difference in second.input_differences]
+    assert first.one.outcome_blob not in read_digests
+    assert 4 == len(read_digests)
+    assert "(a large value)" in str(matrix)
+
+
+def test_a_large_value_of_a_call_that_only_one_run_made_is_not_read(tmp_path: Path) -> None:
+    in_loop(write_large_runs(tmp_path))
+
+    matrix, read_digests = compared(tmp_path, "a", "c")
+
+    assert set() == read_digests
+    assert [CallStatus.SAME, CallStatus.ONLY_ONE] == [row.cells[0].status for row in matrix.rows if row.cells[0]]
+
+
+def test_a_large_value_that_is_needed_and_lost_is_named(tmp_path: Path) -> None:
+    in_loop(write_large_runs(tmp_path))
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database, database:
+        database.execute("DELETE FROM blobs")
+
+    assert compared(tmp_path, "a", "c")
+    with pytest.raises(JournalCorruptError, match=r"entry [45] \(Task\w+\) of run 'a' cannot be read"):
+        compared(tmp_path, "a", "b")

@@ -4,7 +4,7 @@ from typing import Any
 
 from satay.differences import MAX_DIFFERENCES
 from satay.model import EntryType
-from satay.reports import MAX_SHOWN_CALLS, MAX_SHOWN_DIFFERENCES
+from satay.phrases import MAX_SHOWN_CALLS, MAX_SHOWN_DIFFERENCES
 from tests.books import Book, compare, sceptical_fork, source
 
 
@@ -14,9 +14,10 @@ def test_the_report_of_a_fork_says_what_differs_and_what_was_saved() -> None:
     assert "one    source: brief, completed in 9.0 s, 4 calls, 440 tokens, cost 0.091" == lines[0]
     assert "       forked from source after entry 7 with another input" == lines[2]
     assert "The runs part at draft:0: with another input, it gave another result." in lines
+    assert "Cause: input: the input of the workflow differs at $.topic." in lines
     assert "  ~ $.topic: 'acme' → 'acme corp'" in lines
     assert "  ~ $: 'plain' → 'sceptical'" in lines
-    assert "3 of 4 calls reused; saved 0.041 and 3.0 s" == lines[-1]
+    assert "3 of 4 calls reused; saved 0.041 and 3.0 s; spent 0.04 itself" == lines[-1]
     (row,) = [line for line in lines if line.startswith("draft:0")]
     assert ["draft:0", "different", "'plain'", "→", "'sceptical'", "1.0", "s", "0.05", "→", "0.04"] == row.split()
 
@@ -26,7 +27,8 @@ def test_the_report_of_two_forks_names_what_each_saved() -> None:
 
     lines = str(compare(one, other)).splitlines()
 
-    assert ["one: 1 of 1 call reused; saved 0.001 and 1.0 s", "other: 0 of 0 calls reused; saved nothing"] == lines[-2:]
+    saved = "one: 1 of 1 call reused; saved 0.001 and 1.0 s; spent 0 itself"
+    assert [saved, "other: 0 of 0 calls reused; saved nothing"] == lines[-2:]
 
 
 def test_the_report_escapes_what_users_recorded() -> None:
@@ -113,6 +115,8 @@ def test_a_comparison_is_json() -> None:
     data: Mapping[str, Any] = json.loads(json.dumps(comparison.to_dict()))
 
     assert "draft:0" == data["first_divergence"]
+    assert ("input", "the input of the workflow differs at $.topic") == (data["cause"], data["explanation"])
+    assert (False, True) == (data["is_same"], data["has_divergence"])
     assert ["replayed", "replayed", "replayed", "different"] == [call["status"] for call in data["calls"]]
     assert {"path": "$.topic", "kind": "changed", "one": "acme", "other": "acme corp"} == data["input_differences"][0]
     assert 3 == data["other"]["reused"]["calls"]
