@@ -21,8 +21,8 @@ from satay.model import CallId, Entry, EntryType
 from satay.replay import blob_reference
 from satay.reports import Comparison
 
-MAX_LARGE_VALUES: Final = 100
-"""How many calls are compared by large values of theirs, in the order of the calls."""
+MAX_LARGE_VALUES: Final = 20
+"""How many pairs of arguments or outcomes are compared by their large values, in the order of the calls."""
 
 
 class WantedValues(NamedTuple):
@@ -102,15 +102,27 @@ def _unlike(one: Reading, other: Reading) -> Iterator[tuple[set[str], set[str]]]
     for identity, ours in one.calls.items():
         theirs = other.calls.get(identity)
         if theirs is not None and not _is_shared(ours, shared):
-            pairs += ((ours.input_entry, theirs.input_entry), (ours.outcome, theirs.outcome))
+            pairs.append((ours.input_entry, theirs.input_entry))
+            pairs.append((ours.outcome, theirs.outcome))
     for entry, counterpart in pairs:
-        found, other_found = _references(entry), _references(counterpart)
-        if found != other_found:
-            yield found, other_found
+        if _may_be_large(entry) or _may_be_large(counterpart):
+            found, other_found = _references(entry), _references(counterpart)
+            if found != other_found:
+                yield found, other_found
 
 
 def _references(*entries: Entry | None) -> set[str]:
     return {digest for entry in entries if entry is not None and (digest := blob_reference(entry)) is not None}
+
+
+def _may_be_large(entry: Entry | None) -> bool:
+    """Whether an entry looks as if its value were kept in a blob. Quicker than to ask which."""
+    return entry is not None and entry.payload[_BLOB_MARK_PLACE] == _BLOB_MARK
+
+
+_BLOB_MARK: Final = '_blob":"'
+_BLOB_MARK_PLACE: Final = slice(-66 - len(_BLOB_MARK), -66)
+"""Where the mark stands: before 64 digits, a quotation mark and a brace."""
 
 
 def _shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
@@ -157,9 +169,10 @@ def _compare_call(identity: CallId, one: Reading, other: Reading, shared: int) -
     if ours is None or theirs is None:
         status = CallStatus.ONLY_OTHER if ours is None else CallStatus.ONLY_ONE
         return CallComparison(identity, status, _side(one, ours), _side(other, theirs))
-    side, other_side = one.side(ours), other.side(theirs)
-    if _is_shared(ours, shared):
-        return CallComparison(identity, CallStatus.REPLAYED, side, other_side)
+    side = one.side(ours)
+    if _is_shared(ours, shared):  # The entries are the same, and so is what they say.
+        return CallComparison(identity, CallStatus.REPLAYED, side, side)
+    other_side = other.side(theirs)
     inputs, more_inputs = _compare_inputs(side, other_side)
     has_other_input = bool(inputs) or more_inputs
     if side.outcome_seq is None or other_side.outcome_seq is None:

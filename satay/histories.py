@@ -50,15 +50,16 @@ _STATE: Final[dict[str, CallState]] = {
 _SPARED: Final = frozenset({AnswerSource.KEPT, AnswerSource.REUSED})
 """Outcomes that the run did not pay for."""
 
-_ORDINARY_CALL: Final = re.compile(r'\{"(?:task|timer|event|child)":"([^"\\]*)","ordinal":(\d+)[,}]')
-_ORDINARY_OUTCOME: Final = re.compile(r'\{"call":(\d+)(?:,"(?:result|error|payload)(?:_blob)?":|\})')
-"""Most calls and outcomes: those in which nothing has to be parsed."""
+_ORDINARY_CALL: Final = re.compile(r'\{"(?:task|timer|event|child)":"([^"\\]*)","ordinal":(\d+)(?:(,"input":)|[,}])')
+_ORDINARY_OUTCOME: Final = re.compile(r'\{"call":(\d+)(?:(,"(?:result|error|payload)":)|,"\w+_blob":|\})')
+"""Most calls and outcomes: those in which nothing has to be parsed. The last group matches right before the value."""
 
 
 class RecordedCall:
     """A call while the journal is read.
 
-    `input_entry` holds its arguments. `used` are the uses of models that the run paid for, each with the entry that
+    `input_entry` holds its arguments. Their text begins at `input_at` there, and the outcome's at `outcome_at`, as far
+    as that was seen in passing. `used` are the uses of models that the run paid for, each with the entry that
     records it, `spared` those behind an outcome that it kept or reused.
     """
 
@@ -68,8 +69,10 @@ class RecordedCall:
         "ended_at",
         "entry",
         "identity",
+        "input_at",
         "input_entry",
         "outcome",
+        "outcome_at",
         "reason",
         "reused_from",
         "spared",
@@ -84,6 +87,8 @@ class RecordedCall:
         self.ended_at = entry.at
         self.attempts = 1
         self.outcome: Entry | None = None
+        self.input_at: int | None = None
+        self.outcome_at: int | None = None
         self.answer = AnswerSource.MADE
         self.reason: str | None = None
         self.reused_from: str | None = None
@@ -131,11 +136,13 @@ class Reading:
     def _begin(self, entry: Entry, kind: CallKind) -> None:
         match = _ORDINARY_CALL.match(entry.payload)
         if match is not None:
-            identity = CallId(kind, match[1], int(match[2]))
+            call = RecordedCall(entry, CallId(kind, match[1], int(match[2])))
+            call.input_at = match.end() if match[3] else None
         else:
             known = read_head(entry)
-            identity = CallId(kind, known[kind.value], known["key"] if "key" in known else known["ordinal"])
-        self.calls[identity] = self._by_seq[entry.seq] = RecordedCall(entry, identity)
+            occurrence = known["key"] if "key" in known else known["ordinal"]
+            call = RecordedCall(entry, CallId(kind, known[kind.value], occurrence))
+        self.calls[call.identity] = self._by_seq[entry.seq] = call
 
     def _finish(self, entry: Entry) -> None:
         match = _ORDINARY_OUTCOME.match(entry.payload)
@@ -145,6 +152,8 @@ class Reading:
             call.ended_at = entry.at
             if match is None:
                 self._note_answer(call, entry)
+            elif match[2]:
+                call.outcome_at = match.end()
 
     def _note_answer(self, call: RecordedCall, entry: Entry) -> None:
         """What an outcome says besides its call and its value."""
@@ -172,7 +181,7 @@ class Reading:
     def _reissue(self, entry: Entry) -> None:
         call = self._by_seq.get(outcome_call(entry))
         if call is not None:
-            call.input_entry = entry
+            call.input_entry, call.input_at = entry, None
 
     def _resume(self, entry: Entry) -> None:
         """Nobody drove the run until now, so what the calls of tasks took begins anew."""
@@ -192,10 +201,15 @@ class Reading:
         """The last entry that a fork inherited."""
         return None if self.own_fork is None else self.own_fork.seq - 1
 
-    def text(self, entry: Entry | None) -> str | None:
-        """The recorded value of an entry, wherever it is kept; None for a large one that was not read."""
+    def text(self, entry: Entry | None, at: int | None = None) -> str | None:
+        """The recorded value of an entry, wherever it is kept; None for a large one that was not read.
+
+        `at` is where its text begins, if that is known.
+        """
         if entry is None:
             return None
+        if at is not None:
+            return entry.payload[at:-1]
         text = value_text(entry)
         if text is not None:
             return text
@@ -204,23 +218,24 @@ class Reading:
 
     def side(self, call: RecordedCall) -> CallSide:
         """The call as it is reported."""
-        outcome, asked = call.outcome, call.input_entry
+        outcome, asked, used = call.outcome, call.input_entry, call.used
         is_event = call.identity.kind is CallKind.EVENT
-        input_text, outcome_text = self._match(asked) if is_event else self.text(asked), self.text(outcome)
+        input_text = self._match(asked) if is_event else self.text(asked, call.input_at)
+        outcome_text = self.text(outcome, call.outcome_at)
         return CallSide(
-            seq=call.entry.seq,
-            outcome_seq=None if outcome is None else outcome.seq,
-            state=CallState.OPEN if outcome is None else _STATE[outcome.type],
-            answer=call.answer,
-            attempts=call.attempts,
-            usage=_add_up([*call.spared, *(use for _, use in call.used)]) if call.used or call.spared else NO_USAGE,
-            seconds=None if outcome is None else (call.ended_at - call.started_at) / MICROSECONDS,
-            reason=call.reason,
-            reused_from=call.reused_from,
-            input_blob=blob_reference(asked) if input_text is None else None,
-            outcome_blob=blob_reference(outcome) if outcome_text is None and outcome is not None else None,
-            input_text=input_text,
-            outcome_text=outcome_text,
+            call.entry.seq,
+            None if outcome is None else outcome.seq,
+            CallState.OPEN if outcome is None else _STATE[outcome.type],
+            call.answer,
+            call.attempts,
+            _add_up([*call.spared, *(use for _, use in used)]) if used or call.spared else NO_USAGE,
+            None if outcome is None else (call.ended_at - call.started_at) / MICROSECONDS,
+            call.reason,
+            call.reused_from,
+            blob_reference(asked) if input_text is None else None,
+            blob_reference(outcome) if outcome_text is None and outcome is not None else None,
+            input_text,
+            outcome_text,
         )
 
     def _match(self, entry: Entry) -> str:
