@@ -271,5 +271,6 @@ def _reused(reuse: Reuse) -> str:
 def _saved(reuse: Reuse) -> str:
     if not reuse.calls:
         return "nothing"
-    cost = f"{show_cost(reuse.usage.cost)} and " if reuse.usage.cost else ""
-    return f"{cost}{show_seconds(reuse.seconds)}"
+    cost = show_cost(reuse.usage.cost) if reuse.usage.cost else ""
+    time = show_seconds(reuse.seconds) if reuse.seconds or not cost else ""
+    return " and ".join(part for part in (cost, time) if part)

@@ -5,7 +5,7 @@ from typing import Any
 from satay.differences import MAX_DIFFERENCES
 from satay.model import EntryType
 from satay.phrases import MAX_SHOWN_CALLS, MAX_SHOWN_DIFFERENCES
-from tests.books import Book, compare, sceptical_fork, source
+from tests.books import Book, compare, sceptical_fork, source, usage
 
 
 def test_the_report_of_a_fork_says_what_differs_and_what_was_saved() -> None:
@@ -29,6 +29,38 @@ def test_the_report_of_two_forks_names_what_each_saved() -> None:
 
     saved = "one: 1 of 1 call reused; saved 0.001 and 1.0 s; spent 0 itself"
     assert [saved, "other: 0 of 0 calls reused; saved nothing"] == lines[-2:]
+
+
+def test_the_report_says_how_calls_were_answered_and_what_the_fork_paid_itself() -> None:
+    fork = source().fork("other", 7)
+    kept = fork.schedule("draft")
+    fork.complete(kept, "plain", kept=8, usage=usage(0.05))
+    fork.complete(fork.schedule("send"), "sent", reused_from="source", reused_seq=9)
+    fork.add(EntryType.TASK_BLOCKED, call=fork.schedule("pay"), refusal={"reason": "the policy\x1b of pay"})
+    none = Book("none")
+
+    lines = str(compare(source(), fork)).splitlines()
+
+    rows = {line.split()[0]: line.split()[1] for line in lines if ":0 " in line}
+    assert {"plan:0": "replayed", "research:0": "replayed", "draft:0": "kept"}.items() <= rows.items()
+    assert any("(blocked: the policy\\x1b of pay)" in line for line in lines)
+    assert "5 (1 kept, 1 by policy) of 6 calls reused; saved 0.091 and 3.0 s; spent 0 itself" == lines[-1]
+    assert "reused" not in str(compare(none, none))
+
+
+def test_the_report_of_what_was_kept_right_away_saves_no_time() -> None:
+    fork = Book("a").fork("b", 1)
+    fork.complete(fork.schedule("draft"), "x", kept=2, usage=usage(0.05))
+
+    assert str(compare(Book("a"), fork)).endswith("\n1 (1 kept) of 1 call reused; saved 0.05; spent 0 itself")
+
+
+def test_the_report_lists_stale_calls() -> None:
+    fork = source().fork("b", 7, stale_calls=[{"call": "plan:0", "seq": 2, "path": "$.topic"}], stale_count=1)
+
+    text = str(compare(source(), fork))
+
+    assert "Inherited by b, though the arguments would differ now\n  ! plan:0: first at $.topic\n\n" in text
 
 
 def test_the_report_escapes_what_users_recorded() -> None:
