@@ -2,7 +2,7 @@
 
 - Entries go in page by page and in order; the first one that does not fit comes out. Nothing here reads or raises.
 - The chain of digests does not cover entry 1. Of that, what the run's row repeats is checked, and in a fork what it
-  has from its source. A changed input of a run that is no fork is not found.
+  has from its source and what its receipt says too. Not found is another input of a run that has none from a source.
 - Entries that were taken off the end are found where the run has ended, or is a fork of which the receipt is gone.
 """
 
@@ -26,6 +26,8 @@ _STATUS_OF: Final[dict[str, RunStatus]] = {
     EntryType.WORKFLOW_CANCELLED: RunStatus.CANCELLED,
 }
 _TELLING: Final = TERMINAL_ENTRIES | {EntryType.RUN_FORKED}
+_TERMS: Final = ("source_id", "source_head", "policies", "intervention")
+_IN_RECEIPT: Final = {"policies": "tool_policies"}
 SHOWN_DIGITS: Final = 12
 """How many digits of a digest are shown in text."""
 
@@ -355,6 +357,23 @@ class JournalCheck:
         else:
             self._receipt_id = receipt_id
             self._is_input_kept = not receipt.get("input_overridden")
+            self._check_terms(receipt, receipt_id)
+
+    def _check_terms(self, receipt: Mapping[str, Any], receipt_id: str) -> None:
+        """What entry 1 says of the fork. A child that was forked with its parent has its parent's cut and receipt."""
+        terms = self._first.get("terms")
+        if not isinstance(terms, dict):
+            if "tool_policies" in receipt:
+                self._find(Problem(1, EntryType.WORKFLOW_CREATED, "the terms of the fork", "none"))
+            return
+        told = {name: receipt.get(_IN_RECEIPT.get(name, name)) for name in _TERMS}
+        if terms.get("fork_id") == self._record.run_id:
+            told |= {"cut": receipt.get("cut"), "receipt_id": receipt_id}
+        for name, value in told.items():
+            if terms.get(name) != value:
+                expected = f"the {name} {value!r} in its terms, as in the receipt"
+                self._find(Problem(1, EntryType.WORKFLOW_CREATED, expected, repr(terms.get(name))))
+                return
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class Book:
         self.workflow = "brief"
         self.code_version = "v1"
         self.forked_from: str | None = None
+        self.fork_seq: int | None = None
         self._occurrences: dict[str, int] = {}
         self._create({"topic": "acme"} if input is None else input)
 
@@ -87,12 +88,12 @@ class Book:
         self.blobs[digest] = text
         return digest
 
-    def fork(self, run_id: str, cut: int, *, input: Any = None, intervention: Any = None, **receipt: Any) -> "Book":
+    def fork(self, run_id: str, cut: int, /, *, input: Any = None, intervention: Any = None, **receipt: Any) -> "Book":
         """A fork made a day later, with the entries 2 to `cut` of this run."""
         book = Book(run_id, input=input, root=self.root, at=self.entries[-1].at + 86_400 * SECOND)
         book.entries += self.entries[1:cut]
         book.blobs = dict(self.blobs)
-        book.forked_from = self.run_id
+        book.forked_from, book.fork_seq = self.run_id, cut
         for entry in book.entries:
             if entry.type == EntryType.TASK_SCHEDULED:
                 book.next_occurrence(json.loads(entry.payload)["task"])
@@ -103,9 +104,21 @@ class Book:
     def history(self) -> RunHistory:
         at = self.entries[0].at
         record = RunRecord(
-            1, self.run_id, self.workflow, self.status, at, self.at, None, None, 1, None, self.forked_from, None, None,
-            self.code_version,
-        )  # fmt: skip
+            key=1,
+            run_id=self.run_id,
+            workflow=self.workflow,
+            status=self.status,
+            created_at=at,
+            updated_at=self.at,
+            wake_at=None,
+            owner=None,
+            epoch=1,
+            parent_id=None,
+            forked_from=self.forked_from,
+            fork_seq=self.fork_seq,
+            start_key=None,
+            code_version=self.code_version,
+        )
         return RunHistory(record, self.entries, self.blobs)
 
 

@@ -9,15 +9,16 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 import satay
+from satay.accounts import AnswerSource, CallSide, CallState
 from satay.archive import Archive
 from satay.audits import compare_many, verify_run
-from satay.divergences import CallStatus
-from satay.errors import JournalCorruptError, RunNotFoundError
+from satay.divergences import CallStatus, Cause
+from satay.errors import JournalCorruptError, RunNotFoundError, TaskBlockedError
 from satay.journal import BLOB_THRESHOLD_BYTES, MAX_PAGE, Journal, chain_digest
 from satay.matrices import ComparisonMatrix
 from satay.model import Entry
@@ -294,6 +295,8 @@ def test_a_fork_that_is_made_to_look_like_none_is_found(tampering: Tampering, ru
         ("fork", '"seed":', '"seed":1', True),
         ("fork", '"workflow"', '"workflaw"', True),
         ("fork", '"workflow"', "workflow", True),
+        ("fork", '"policies":{}', '"policies":{"*":"live"}', True),
+        ("orphan", '"cut":"before', '"cut":"after', True),
         ("source", '"root":"source"', '"root":"other"', True),
         ("source/audits.child:0", '"parent":"source"', '"parent":"other"', True),
         # No digest covers the first entry, and nothing repeats these.
@@ -431,7 +434,9 @@ def test_a_receipt_that_says_the_input_was_kept_is_held_against_the_input(tamper
     new_input = change("fork", 1, 'payload = replace(payload, \'"text":"a"\', \'"text":"b"\')')
 
     assert 1 == tampering.found_at("fork", new_input)
-    assert tampering.found("fork", new_input, *rewrite("fork", with_payload(entries, 14, payload))).is_intact
+    rewritten = tampering.found("fork", new_input, *rewrite("fork", with_payload(entries, 14, payload)))
+    assert rewritten.problem is not None
+    assert (1, "receipt_id") == (rewritten.problem.seq, rewritten.problem.expected.split()[1])
 
 
 def test_an_end_with_digests_that_fit_must_be_the_one_in_the_row(tampering: Tampering) -> None:
@@ -592,3 +597,127 @@ def test_a_large_value_that_is_needed_and_lost_is_named(tmp_path: Path) -> None:
     assert compared(tmp_path, "a", "c")
     with pytest.raises(JournalCorruptError, match=r"entry [45] \(Task\w+\) of run 'a' cannot be read"):
         compared(tmp_path, "a", "b")
+
+
+# --- forks of every kind ----------------------------------------------------------------------------------------------
+
+
+@satay.task(name="audits.write")
+async def write(topic: str, place: int) -> str:
+    satay.task_context().record_usage(model="m", input_tokens=1, output_tokens=1, cost=1.0)
+    tone = satay.intervention()
+    return f"{topic} {place}{'' if tone is None else f' {tone}'}"
+
+
+@satay.task(name="audits.send", effect="external")
+async def send(text: str) -> str:
+    return f"sent {text}"
+
+
+@satay.workflow(name="audits.publish")
+async def publish(topic: str) -> str:
+    await note("begun")
+    drafts = await satay.gather(write(topic, 0), write(topic, 1))
+    approval = await satay.wait_for_event("approval")
+    try:
+        return await send(f"{' and '.join(drafts)} by {approval}")
+    except TaskBlockedError:
+        return "not sent"
+
+
+class Judged(NamedTuple):
+    """A fork of `publish`, beside its source."""
+
+    comparison: satay.Comparison
+    verification: Verification
+
+    def side(self, call: str) -> CallSide:
+        (side,) = [found.other for found in self.comparison.calls if call == str(found.identity)]
+        assert side is not None
+        return side
+
+
+def judged(place: Path, *, event: str | None = None, **options: Any) -> Judged:
+    async def fork_and_judge() -> Judged:
+        async with open_app(place) as app:
+            source = app.start(publish, "acme", run_id="source")
+            await source
+            await app.send_event("approval", "ada", run_id="source")
+            await source.result()
+            fork = await app.fork("source", run_id="fork", **options)
+            if event is not None:
+                await app.send_event("approval", event, run_id="fork")
+            await fork.result()
+            return Judged(await app.compare("source", "fork"), await app.verify("fork"))
+
+    judged = in_loop(fork_and_judge())
+    assert judged.verification.problem is None
+    return judged
+
+
+def test_a_fork_that_may_not_send_parts_by_policy(tmp_path: Path) -> None:
+    found = judged(tmp_path, before_task=send)
+
+    assert Cause.POLICY is found.comparison.cause
+    assert CallState.BLOCKED is found.side("audits.send:0").state
+    assert "  blocked  " in str(found.comparison)
+
+
+def test_a_fork_that_replays_what_was_sent_does_not_part(tmp_path: Path) -> None:
+    found = judged(tmp_path, before_task=send, tool_policies={"audits.send": "replay"})
+
+    assert found.comparison.is_same
+    assert (AnswerSource.REUSED, "source") == (
+        found.side("audits.send:0").answer,
+        found.side("audits.send:0").reused_from,
+    )
+    assert "5 (1 by policy) of 5 calls reused; saved 2" in str(found.comparison)
+
+
+def test_a_fork_that_was_given_an_outcome_parts_by_override(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path,
+        before_task=send,
+        overrides={("audits.send", 0): "lost"},
+        reason="what if it is lost",
+    )
+
+    assert Cause.OVERRIDE is found.comparison.cause
+    assert "what if it is lost" in str(found.comparison)
+    assert AnswerSource.OVERRIDDEN is found.side("audits.send:0").answer
+
+
+def test_a_fork_that_keeps_siblings_pays_for_the_call_that_runs_again(tmp_path: Path) -> None:
+    found = judged(
+        tmp_path,
+        before_task=write,
+        keep_siblings=True,
+        intervention="politely",
+        event="ada",
+        tool_policies={"*": "live"},
+    )
+
+    assert Cause.INTERVENTION is found.comparison.cause
+    assert AnswerSource.KEPT is found.side("audits.write:1").answer
+    assert (2.0, 1.0) == (found.comparison.other.usage.cost, found.comparison.other.own_usage.cost)
+    assert found.comparison.other.reused is not None
+    assert (1.0, 1) == (found.comparison.other.reused.usage.cost, found.comparison.other.reused.kept)
+
+
+def test_a_fork_that_gets_another_event_parts_there(tmp_path: Path) -> None:
+    found = judged(tmp_path, before_event="approval", event="bob", tool_policies={"*": "live"})
+
+    assert Cause.EVENT is found.comparison.cause
+
+
+def test_a_fork_with_stale_calls_lists_them(tmp_path: Path) -> None:
+    found = judged(tmp_path, before_task=send, workflow_input="globex")
+
+    assert ["audits.write:0", "audits.write:1"] == [call.call for call in found.comparison.other.stale_calls]
+    assert "  ! audits.write:0: first at $.topic" in str(found.comparison)
+
+
+def test_a_fork_with_another_input_parts_by_input(tmp_path: Path) -> None:
+    found = judged(tmp_path, before_task=write, workflow_input="globex", event="ada", tool_policies={"*": "live"})
+
+    assert Cause.INPUT is found.comparison.cause

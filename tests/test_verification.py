@@ -1,4 +1,8 @@
+import hashlib
 import json
+from typing import Any
+
+import pytest
 
 from satay.journal import GENESIS
 from satay.model import Entry, EntryType, RunRecord
@@ -94,3 +98,71 @@ def test_what_is_no_creation_cannot_come_first() -> None:
     book.entries[0] = book.entries[0]._replace(type=EntryType.TASK_SCHEDULED)
 
     assert Problem(1, "TaskScheduled", "WorkflowCreated", "TaskScheduled") == check(book).problem
+
+
+def forked(fork_id: str = "fork", /, **terms: Any) -> Book:
+    """A fork of `source()` with a whole receipt, and the terms that go with it but for those that are given."""
+    told = {"source_id": "source", "source_head": 10, "cut": "before draft:0", "intervention": {"model": "m"}}
+    cut = source().entries[6]
+    fork = source().fork(
+        "fork",
+        7,
+        input=None,
+        run_id="fork",
+        resolved_seq=7,
+        resolved_entry=cut.type,
+        prefix_digest=cut.digest.hex(),
+        tool_policies={"send": "block"},
+        **told,
+    )
+    receipt = fork.entries[-1].payload.partition('"receipt":')[2][:-1]
+    told |= {"policies": {"send": "block"}, "fork_id": fork_id}
+    told["receipt_id"] = hashlib.sha256(receipt.encode()).hexdigest()
+    created = json.loads(fork.entries[0].payload)
+    created = {name: value for name, value in created.items() if name != "input"}
+    created |= {"terms": told | terms, "input": {"topic": "acme"}}
+    fork.entries[0] = fork.entries[0]._replace(payload=json.dumps(created, separators=(",", ":")))
+    return fork
+
+
+def test_a_fork_whose_terms_are_those_of_its_receipt_is_intact() -> None:
+    verification = check(forked(), source=source())
+
+    assert verification.problem is None
+    assert "Entries 1 to 7 are inherited from 'source' and as in the source. The receipt " in str(verification)
+
+
+def test_a_fork_whose_source_is_gone_is_held_against_its_receipt() -> None:
+    assert "are inherited from 'source' and as in the receipt; the source is gone." in str(check(forked()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("source_id", "other"),
+        ("source_head", 9),
+        ("cut", "elsewhere"),
+        ("policies", {"send": "live"}),
+        ("intervention", None),
+        ("receipt_id", "0" * 64),
+    ],
+)
+def test_terms_that_are_not_those_of_the_receipt_are_found(name: str, value: object) -> None:
+    problem = check(forked(**{name: value})).problem
+
+    assert problem is not None
+    assert (1, repr(value)) == (problem.seq, problem.found)
+
+
+def test_a_fork_whose_terms_were_taken_out_is_found() -> None:
+    fork = forked()
+    created = json.loads(fork.entries[0].payload)
+    del created["terms"]
+    fork.entries[0] = fork.entries[0]._replace(payload=json.dumps(created, separators=(",", ":")))
+
+    assert Problem(1, "WorkflowCreated", "the terms of the fork", "none") == check(fork).problem
+
+
+def test_a_child_that_was_forked_with_its_parent_has_the_parents_receipt_and_cut() -> None:
+    assert check(forked("parent", receipt_id="1" * 64, cut="elsewhere")).is_intact
+    assert not check(forked("parent", policies={})).is_intact
