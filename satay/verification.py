@@ -18,6 +18,7 @@ from satay.errors import JournalCorruptError
 from satay.journal import GENESIS, chain_digest
 from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord, RunStatus
 from satay.replay import blob_reference, facts, value_text
+from satay.tables import printable, shorten
 
 _CREATIONS: Final = frozenset({EntryType.WORKFLOW_CREATED, EntryType.EXPERIMENT_CREATED})
 _STATUS_OF: Final[dict[str, RunStatus]] = {
@@ -30,6 +31,9 @@ _TERMS: Final = ("source_id", "source_head", "policies", "intervention")
 _IN_RECEIPT: Final = {"policies": "tool_policies"}
 SHOWN_DIGITS: Final = 12
 """How many digits of a digest are shown in text."""
+
+SHOWN_CHARACTERS: Final = 200
+"""How much of what was expected, and of what was found, is shown in text."""
 
 
 class PrefixCheck(StrEnum):
@@ -59,7 +63,8 @@ class Problem:
         place = (
             "its row" if self.seq is None else f"entry {self.seq}" + ("" if self.type is None else f" ({self.type})")
         )
-        return f"{place} does not fit: expected {self.expected}, found {self.found}"
+        expected, found = (shorten(printable(text), SHOWN_CHARACTERS) for text in (self.expected, self.found))
+        return f"{place} does not fit: expected {expected}, found {found}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +366,10 @@ class JournalCheck:
 
     def _check_terms(self, receipt: Mapping[str, Any], receipt_id: str) -> None:
         """What entry 1 says of the fork. A child that was forked with its parent has its parent's cut and receipt."""
-        terms = self._first.get("terms")
+        terms = _parsed(self._first.get("terms"))
         if not isinstance(terms, dict):
             if "tool_policies" in receipt:
-                self._find(Problem(1, EntryType.WORKFLOW_CREATED, "the terms of the fork", "none"))
+                self._find(Problem(1, EntryType.WORKFLOW_CREATED, "the terms of the fork", repr(terms)))
             return
         told = {name: receipt.get(_IN_RECEIPT.get(name, name)) for name in _TERMS}
         if terms.get("fork_id") == self._record.run_id:
@@ -401,6 +406,13 @@ class JournalCheck:
         known = self._problem
         if known is None or (problem.seq or 0) < (known.seq or 0):
             self._problem = problem
+
+
+def _parsed(text: object) -> object:
+    try:
+        return json.loads(str(text)) if text is not None else None
+    except ValueError:
+        return text
 
 
 def _input_of(entry: Entry) -> str | None:

@@ -295,8 +295,8 @@ def test_a_fork_that_is_made_to_look_like_none_is_found(tampering: Tampering, ru
         ("fork", '"seed":', '"seed":1', True),
         ("fork", '"workflow"', '"workflaw"', True),
         ("fork", '"workflow"', "workflow", True),
-        ("fork", '"policies":{}', '"policies":{"*":"live"}', True),
-        ("orphan", '"cut":"before', '"cut":"after', True),
+        ("fork", r"\"policies\":{}", r"\"policies\":{\"*\":\"live\"}", True),
+        ("orphan", r"\"cut\":\"before", r"\"cut\":\"after", True),
         ("source", '"root":"source"', '"root":"other"', True),
         ("source/audits.child:0", '"parent":"source"', '"parent":"other"', True),
         # No digest covers the first entry, and nothing repeats these.

@@ -120,7 +120,7 @@ def forked(fork_id: str = "fork", /, **terms: Any) -> Book:
     told["receipt_id"] = hashlib.sha256(receipt.encode()).hexdigest()
     created = json.loads(fork.entries[0].payload)
     created = {name: value for name, value in created.items() if name != "input"}
-    created |= {"terms": told | terms, "input": {"topic": "acme"}}
+    created |= {"terms": json.dumps(told | terms), "input": {"topic": "acme"}}
     fork.entries[0] = fork.entries[0]._replace(payload=json.dumps(created, separators=(",", ":")))
     return fork
 
@@ -154,15 +154,27 @@ def test_terms_that_are_not_those_of_the_receipt_are_found(name: str, value: obj
     assert (1, repr(value)) == (problem.seq, problem.found)
 
 
-def test_a_fork_whose_terms_were_taken_out_is_found() -> None:
+@pytest.mark.parametrize("terms", [None, "{", "[]", 5])
+def test_a_fork_whose_terms_cannot_be_read_is_found(terms: object) -> None:
     fork = forked()
     created = json.loads(fork.entries[0].payload)
     del created["terms"]
+    if terms is not None:
+        created["terms"] = terms
     fork.entries[0] = fork.entries[0]._replace(payload=json.dumps(created, separators=(",", ":")))
 
-    assert Problem(1, "WorkflowCreated", "the terms of the fork", "none") == check(fork).problem
+    problem = check(fork).problem
+    assert problem is not None
+    assert (1, "the terms of the fork") == (problem.seq, problem.expected)
 
 
 def test_a_child_that_was_forked_with_its_parent_has_the_parents_receipt_and_cut() -> None:
     assert check(forked("parent", receipt_id="1" * 64, cut="elsewhere")).is_intact
     assert not check(forked("parent", policies={})).is_intact
+
+
+def test_the_text_shows_no_control_character_and_not_all_of_what_was_found() -> None:
+    text = str(check(forked(intervention="\x1b[2J" * 1000)))
+
+    assert text.isprintable()
+    assert len(text) < 1000
