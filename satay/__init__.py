@@ -1,10 +1,12 @@
 """satay: durable workflows for Python in which an execution is an object you can fork."""
 
+from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, UsageTotal
 from satay.app import App
 from satay.context import TaskContext, Usage, task_context
 from satay.cuts import RequestedCut
 from satay.definitions import Task, Workflow, task, workflow
 from satay.differences import Difference, DifferenceKind
+from satay.divergences import CallComparison, CallStatus, Cause
 from satay.effects import ToolPolicy
 from satay.errors import SatayError
 from satay.failures import Failure
@@ -22,9 +24,10 @@ from satay.functions import (
     start,
     sweep,
     terminate,
+    verify,
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
-from satay.histories import CallSide, CallState, ComparedRun, Reuse, UsageTotal
+from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.plans import ForkPlan, PlannedCall
 from satay.primitives import (
@@ -42,13 +45,15 @@ from satay.primitives import (
     wait_for_event,
 )
 from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
-from satay.reports import CallComparison, CallStatus, Comparison
+from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
 from satay.sweeps import Budget, Sweep, SweepRow, Trial, Variant
+from satay.verification import PrefixCheck, Problem, Verification
 
 __all__ = [
     "MISSING",
+    "AnswerSource",
     "App",
     "Backoff",
     "Budget",
@@ -59,9 +64,11 @@ __all__ = [
     "CallSide",
     "CallState",
     "CallStatus",
+    "Cause",
     "ChildHandle",
     "ComparedRun",
     "Comparison",
+    "ComparisonMatrix",
     "Difference",
     "DifferenceKind",
     "Failure",
@@ -69,9 +76,12 @@ __all__ = [
     "ForkOptions",
     "ForkPlan",
     "ForkReceipt",
+    "MatrixRow",
     "Missing",
     "OverriddenCall",
     "PlannedCall",
+    "PrefixCheck",
+    "Problem",
     "RequestedCut",
     "Reuse",
     "RunEvent",
@@ -90,6 +100,7 @@ __all__ = [
     "Usage",
     "UsageTotal",
     "Variant",
+    "Verification",
     "Workflow",
     "cancel",
     "compare",
@@ -116,6 +127,7 @@ __all__ = [
     "task_context",
     "terminate",
     "uuid4",
+    "verify",
     "wait_for_event",
     "workflow",
 ]

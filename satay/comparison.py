@@ -1,18 +1,35 @@
-"""Two runs side by side: which calls one inherited from the other, which ran again, and where they part.
+"""Runs side by side: which calls one inherited from the other, which ran again, where they part, and why.
 
 - Calls are aligned by identity. A call is `replayed` if both runs hold the very same entries for it: their digests
   agree from the start of the journals to its outcome, and the runs are of one lineage.
 - Everything else is compared by what was recorded, but for tracebacks, which every moved line of code changes.
 - It takes either order of the runs, runs that have not ended, and runs that have nothing to do with each other.
+- Large values are read where two differ, and at most `MAX_LARGE_VALUES` pairs of them; beyond those, other bytes are
+  another value.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
+from satay.accounts import CallSide, CallState, to_plain_or_missing
 from satay.differences import Difference, find_differences
-from satay.histories import CallSide, CallState, Reading, RecordedCall, RunHistory, read_head, to_plain_or_missing
+from satay.divergences import CallComparison, CallStatus, Explanation, explain_call, explain_ending
+from satay.histories import Reading, RecordedCall, RunHistory, read_head
+from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import CallId, Entry, EntryType
-from satay.reports import CallComparison, CallStatus, Comparison
+from satay.replay import blob_reference
+from satay.reports import Comparison
+
+MAX_LARGE_VALUES: Final = 20
+"""How many pairs of arguments or outcomes are compared by their large values, in the order of the calls."""
+
+
+class WantedValues(NamedTuple):
+    """The large values of two runs that a comparison of the two reads, by digest."""
+
+    one: set[str]
+    other: set[str]
 
 
 def compare_runs(one: RunHistory, other: RunHistory) -> Comparison:
@@ -20,20 +37,92 @@ def compare_runs(one: RunHistory, other: RunHistory) -> Comparison:
 
     It takes time in proportion to the entries and to the values that differ.
     """
-    shared = _shared_entries(one.entries, other.entries)
-    ours, theirs = Reading(one), Reading(other)
-    calls = tuple(_compare_call(identity, ours, theirs, shared) for identity in _merged(ours, theirs))
-    inputs, more_inputs = _compare_texts(_input_text(ours), _input_text(theirs))
+    return compare_readings(Reading(one), Reading(other))
+
+
+def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
+    """Compare two runs that were read."""
+    shared = _shared_entries(ours.history.entries, theirs.history.entries)
+    calls = tuple(_compare_call(identity, ours, theirs, shared) for identity in _merged(ours.calls, theirs.calls))
+    inputs, more_inputs = _compare_values(_input_of(ours), _input_of(theirs))
     results, more_results = _compare_endings(ours, theirs)
+    first = next((call for call in calls if call.is_divergent), None)
+    one, other = ours.run(), theirs.run()
+    has_ended = one.status.is_terminal and other.status.is_terminal
+    ends_differ = has_ended and (one.status is not other.status or bool(results) or more_results)
+    explanation: Explanation | None = None
+    if first is not None:
+        explanation = explain_call(first, one, other, inputs)
+    elif ends_differ:
+        explanation = explain_ending(one, other, inputs)
     return Comparison(
-        one=ours.run(),
-        other=theirs.run(),
+        one=one,
+        other=other,
         calls=calls,
-        first_divergence=next((call for call in calls if call.is_divergent), None),
+        first_divergence=first,
+        cause=None if explanation is None else explanation.cause,
+        explanation=None if explanation is None else explanation.clause,
+        has_divergence=first is not None or ends_differ,
         input_differences=inputs,
         result_differences=results,
         is_truncated=more_inputs or more_results,
     )
+
+
+def compare_all(reference: Reading, others: Sequence[Reading]) -> ComparisonMatrix:
+    """Compare runs with the first of them."""
+    pairs = tuple(compare_readings(reference, other) for other in others)
+    order: Iterable[CallId] = reference.calls
+    for other in others:
+        order = list(_merged(order, other.calls))
+    by_identity = [{call.identity: call for call in pair.calls} for pair in pairs]
+    rows = []
+    for identity in order:
+        call = reference.calls.get(identity)
+        side = None if call is None else reference.side(call)
+        rows.append(MatrixRow(identity, side, tuple(cells.get(identity) for cells in by_identity)))
+    return ComparisonMatrix(pairs=pairs, rows=tuple(rows))
+
+
+def wanted_values(one: Reading, other: Reading) -> WantedValues:
+    """The large values that are to be read before the two are compared."""
+    wanted = WantedValues(set(), set())
+    for reading, digests in ((one, wanted.one), (other, wanted.other)):
+        digests |= _references(reading.own_fork, reading.end)
+    for ours, theirs in islice(_unlike(one, other), MAX_LARGE_VALUES):
+        wanted.one.update(ours)
+        wanted.other.update(theirs)
+    return wanted
+
+
+def _unlike(one: Reading, other: Reading) -> Iterator[tuple[set[str], set[str]]]:
+    """The large values of whatever is compared and differs."""
+    shared = _shared_entries(one.history.entries, other.history.entries)
+    pairs = [(_first(one), _first(other))]
+    for identity, ours in one.calls.items():
+        theirs = other.calls.get(identity)
+        if theirs is not None and not _is_shared(ours, shared):
+            pairs.append((ours.input_entry, theirs.input_entry))
+            pairs.append((ours.outcome, theirs.outcome))
+    for entry, counterpart in pairs:
+        if _may_be_large(entry) or _may_be_large(counterpart):
+            found, other_found = _references(entry), _references(counterpart)
+            if found != other_found:
+                yield found, other_found
+
+
+def _references(*entries: Entry | None) -> set[str]:
+    return {digest for entry in entries if entry is not None and (digest := blob_reference(entry)) is not None}
+
+
+def _may_be_large(entry: Entry | None) -> bool:
+    """Whether an entry looks as if its value were kept in a blob. Quicker than to ask which."""
+    return entry is not None and entry.payload[_BLOB_MARK_PLACE] == _BLOB_MARK
+
+
+_BLOB_MARK: Final = '_blob":"'
+_BLOB_MARK_PLACE: Final = slice(-66 - len(_BLOB_MARK), -66)
+"""Where the mark stands: before 64 digits, a quotation mark and a brace."""
 
 
 def _shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
@@ -51,18 +140,23 @@ def _shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
     return shared
 
 
-def _merged(one: Reading, other: Reading) -> Iterator[CallId]:
+def _is_shared(call: RecordedCall, shared: int) -> bool:
+    return call.outcome is not None and call.outcome.seq <= shared
+
+
+def _merged(one: Iterable[CallId], other: Iterable[CallId]) -> Iterator[CallId]:
     """All calls in the order of `one`; what only `other` has comes before the next call that both have."""
+    known = dict.fromkeys(one)
     followers: dict[CallId | None, list[CallId]] = {None: []}
     anchor: CallId | None = None
-    for identity in other.calls:
-        if identity in one.calls:
+    for identity in other:
+        if identity in known:
             anchor = identity
             followers[anchor] = []
         else:
             followers[anchor].append(identity)
     waiting = followers[None]
-    for identity in one.calls:
+    for identity in known:
         if identity in followers:
             yield from waiting
             waiting = followers[identity]
@@ -75,51 +169,90 @@ def _compare_call(identity: CallId, one: Reading, other: Reading, shared: int) -
     if ours is None or theirs is None:
         status = CallStatus.ONLY_OTHER if ours is None else CallStatus.ONLY_ONE
         return CallComparison(identity, status, _side(one, ours), _side(other, theirs))
-    side, other_side = one.side(ours), other.side(theirs)
-    if ours.outcome is not None and ours.outcome.seq <= shared:
-        return CallComparison(identity, CallStatus.REPLAYED, side, other_side)
-    inputs, more_inputs = _compare_texts(side.input_text, other_side.input_text)
+    side = one.side(ours)
+    if _is_shared(ours, shared):  # The entries are the same, and so is what they say.
+        return CallComparison(identity, CallStatus.REPLAYED, side, side)
+    other_side = other.side(theirs)
+    inputs, more_inputs = _compare_inputs(side, other_side)
+    has_other_input = bool(inputs) or more_inputs
     if side.outcome_seq is None or other_side.outcome_seq is None:
-        return CallComparison(identity, CallStatus.UNFINISHED, side, other_side, inputs, (), more_inputs)
-    results, more_results = _compare_outcomes(side, other_side)
-    is_same = side.state is other_side.state and not results
-    status = CallStatus.SAME if is_same else CallStatus.DIFFERENT
-    return CallComparison(identity, status, side, other_side, inputs, results, more_inputs or more_results)
+        status, results, more_results = CallStatus.UNFINISHED, _NO_DIFFERENCES, False
+    else:
+        results, more_results = _compare_outcomes(side, other_side)
+        is_same = side.state is other_side.state and not results and not more_results
+        status = CallStatus.SAME if is_same else CallStatus.DIFFERENT
+    is_truncated = more_inputs or more_results
+    return CallComparison(identity, status, side, other_side, inputs, results, is_truncated, has_other_input)
 
 
 def _side(reading: Reading, call: RecordedCall | None) -> CallSide | None:
     return None if call is None else reading.side(call)
 
 
+class _Value(NamedTuple):
+    """A recorded value: its text, or the digest of one that was not read; neither where there is none."""
+
+    text: str | None
+    digest: str | None
+
+
+_NO_VALUE: Final = _Value(None, None)
 _Found = tuple[tuple[Difference, ...], bool]
-_NOTHING: Final[_Found] = ((), False)
+_NO_DIFFERENCES: Final[tuple[Difference, ...]] = ()
+_NOTHING: Final[_Found] = (_NO_DIFFERENCES, False)
+_NOT_READ: Final[_Found] = (_NO_DIFFERENCES, True)
 
 
-def _compare_texts(one: str | None, other: str | None) -> _Found:
-    return _NOTHING if one == other else find_differences(to_plain_or_missing(one), to_plain_or_missing(other))
+def _outcome(side: CallSide) -> _Value:
+    return _Value(side.outcome_text, side.outcome_blob)
+
+
+def _value(reading: Reading, entry: Entry | None) -> _Value:
+    text = reading.text(entry)
+    return _Value(text, blob_reference(entry) if text is None and entry is not None else None)
+
+
+def _compare_values(one: _Value, other: _Value) -> _Found:
+    if one == other:
+        return _NOTHING
+    if one.digest is not None or other.digest is not None:
+        return _NOT_READ
+    return find_differences(to_plain_or_missing(one.text), to_plain_or_missing(other.text))
+
+
+def _compare_inputs(one: CallSide, other: CallSide) -> _Found:
+    if one.input_text == other.input_text and one.input_blob == other.input_blob:
+        return _NOTHING
+    return _compare_values(_Value(one.input_text, one.input_blob), _Value(other.input_text, other.input_blob))
 
 
 def _compare_outcomes(one: CallSide, other: CallSide) -> _Found:
+    if one.state is other.state is CallState.COMPLETED and one.outcome_text == other.outcome_text is not None:
+        return _NOTHING
     if one.state is other.state is CallState.FAILED:
-        return _compare_failures(one.outcome_text, other.outcome_text)
-    texts = [side.outcome_text if side.state is CallState.COMPLETED else None for side in (one, other)]
-    return _compare_texts(*texts)
+        return _compare_failures(_outcome(one), _outcome(other))
+    if one.state is other.state is CallState.BLOCKED:  # A refusal names its fork, which is another one each time.
+        return find_differences(one.reason, other.reason)
+    values = [_outcome(side) if side.state is CallState.COMPLETED else _NO_VALUE for side in (one, other)]
+    return _compare_values(*values)
 
 
 def _compare_endings(one: Reading, other: Reading) -> _Found:
     ends = (one.end, other.end)
-    texts = (one.text(one.end), other.text(other.end))
+    values = (_value(one, one.end), _value(other, other.end))
     if all(end is not None and end.type == EntryType.WORKFLOW_FAILED for end in ends):
-        return _compare_failures(*texts)
+        return _compare_failures(*values)
     is_result = [end is not None and end.type == EntryType.WORKFLOW_COMPLETED for end in ends]
-    return _compare_texts(texts[0] if is_result[0] else None, texts[1] if is_result[1] else None)
+    return _compare_values(values[0] if is_result[0] else _NO_VALUE, values[1] if is_result[1] else _NO_VALUE)
 
 
-def _compare_failures(one: str | None, other: str | None) -> _Found:
+def _compare_failures(one: _Value, other: _Value) -> _Found:
     if one == other:
         return _NOTHING
+    if one.digest is not None or other.digest is not None:
+        return _NOT_READ
     return find_differences(
-        _without_traceback(to_plain_or_missing(one)), _without_traceback(to_plain_or_missing(other))
+        _without_traceback(to_plain_or_missing(one.text)), _without_traceback(to_plain_or_missing(other.text))
     )
 
 
@@ -134,5 +267,9 @@ def _without_traceback(failure: Any) -> Any:
     return kept
 
 
-def _input_text(reading: Reading) -> str | None:
-    return reading.text(reading.history.entries[0]) if reading.history.entries else None
+def _first(reading: Reading) -> Entry | None:
+    return reading.history.entries[0] if reading.history.entries else None
+
+
+def _input_of(reading: Reading) -> _Value:
+    return _value(reading, _first(reading))

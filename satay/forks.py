@@ -41,7 +41,7 @@ from satay.model import (
     RunRecord,
     RunStatus,
 )
-from satay.origin import Origin, has_input, origin_of, workflow_created
+from satay.origin import Origin, has_input, origin_of, recorded_terms, workflow_created
 from satay.overrides import Override, parse_overrides
 from satay.plans import ForkPlan, PlannedCall
 from satay.receipts import MAX_LISTED_STALE_CALLS, CallInFlight, ForkReceipt, StaleCall
@@ -365,7 +365,7 @@ class Forks:
 
 
 def _inherited_policies(entries: Sequence[Entry]) -> Mapping[str, ToolPolicy]:
-    terms = facts(entries[0]).get("terms") if '"terms":' in entries[0].payload else None
+    terms = recorded_terms(entries[0])
     return {} if terms is None else {name: ToolPolicy(policy) for name, policy in terms["policies"].items()}
 
 

@@ -19,6 +19,7 @@ from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle, RunOrId
+from satay.matrices import ComparisonMatrix
 from satay.model import MISSING, Missing
 from satay.plans import ForkPlan
 from satay.receipts import ForkReceipt
@@ -28,6 +29,7 @@ from satay.scheduler import SchedulerSettings
 from satay.settings import Settings
 from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
+from satay.verification import Verification
 
 R = TypeVar("R")
 
@@ -247,9 +249,18 @@ async def receipt(run_id: RunOrId) -> ForkReceipt | None:
     return await current_app().receipt(run_id)
 
 
-async def compare(one: RunOrId, other: RunOrId) -> Comparison:
-    """Compare two runs call by call; printing the result shows a table; see `App.compare`."""
-    return await current_app().compare(one, other)
+@overload
+async def compare(one: RunOrId, other: RunOrId, /) -> Comparison: ...
+@overload
+async def compare(one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> ComparisonMatrix: ...
+async def compare(one: RunOrId, other: RunOrId, /, *more: RunOrId) -> Comparison | ComparisonMatrix:
+    """Compare two runs call by call, or several with the first of them; see `App.compare`."""
+    return await current_app().compare(one, other, *more)
+
+
+async def verify(run: RunOrId) -> Verification:
+    """Check that a run's journal is what was written into it; see `App.verify`."""
+    return await current_app().verify(run)
 
 
 async def send_event(

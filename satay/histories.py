@@ -1,178 +1,44 @@
 """One run as its journal tells it: its calls, what they took and used, its fork and its ending.
 
-A journal is read in one pass, and of its values only those that are asked for. What is reported of calls and runs are
-records that know nothing of the run that they are compared with.
+A journal is read in one pass, and of its values only those that are asked for.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import datetime
-from enum import StrEnum
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
 
+from satay.accounts import (
+    NO_USAGE,
+    AnswerSource,
+    CallSide,
+    CallState,
+    ComparedRun,
+    Reuse,
+    UsageTotal,
+    read_failure,
+)
 from satay.clock import MICROSECONDS, to_datetime
-from satay.errors import DecodeError, JournalCorruptError
-from satay.failures import Failure, parse_failure
-from satay.model import MISSING, TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
+from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
+from satay.receipts import StaleCall
 from satay.replay import CALL_KIND, OUTCOME_TYPES, blob_reference, facts, outcome_call, reading, value_text
 from satay.texts import dump_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """A run with its whole journal and the texts of the blobs that it refers to."""
+    """A run with its whole journal, and the texts of those of its large values that were read."""
 
     record: RunRecord
     entries: Sequence[Entry]
     blobs: Mapping[str, str]
 
 
-# --- records ----------------------------------------------------------------------------------------------------------
-
-
-class CallState(StrEnum):
-    """How a call ended in one run; `OPEN` has no outcome."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
-    OPEN = "open"
-
-
-@dataclass(frozen=True, slots=True)
-class UsageTotal:
-    """What was recorded of models used, added up. `models` are in the order of their first use."""
-
-    models: tuple[str, ...] = ()
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
-
-
-NO_USAGE: Final = UsageTotal()
-
-
-@dataclass(frozen=True, slots=True)
-class CallSide:
-    """A call as one run recorded it.
-
-    `seq` and `outcome_seq` are the entries that hold the call and its outcome. `usage` counts failed attempts too.
-    `seconds` go from the call to its outcome; where the call was outstanding at a fork's cut, from the fork.
-    """
-
-    seq: int
-    outcome_seq: int | None
-    state: CallState
-    attempts: int
-    usage: UsageTotal
-    seconds: float | None
-    input_text: str | None = field(repr=False)
-    outcome_text: str | None = field(repr=False)
-
-    @property
-    def input(self) -> Any:
-        """The recorded input as plain JSON data, or `MISSING`."""
-        return to_plain_or_missing(self.input_text)
-
-    @property
-    def result(self) -> Any:
-        """The recorded result, or an event's payload, as plain JSON data; `MISSING` if there is none."""
-        return to_plain_or_missing(self.outcome_text) if self.state is CallState.COMPLETED else MISSING
-
-    @property
-    def failure(self) -> Failure | None:
-        """What was recorded of the error, if the call failed."""
-        return read_failure(self.outcome_text) if self.state is CallState.FAILED else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data, without input and result."""
-        return _record_data(self, leave_out={"input_text", "outcome_text"})
-
-
-@dataclass(frozen=True, slots=True)
-class Reuse:
-    """What a fork did not spend again: calls whose outcome it inherited, usage recorded in the inherited entries.
-
-    `seconds` is the time during which at least one of these calls was outstanding.
-    """
-
-    calls: int
-    usage: UsageTotal
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRun:
-    """A run as far as a comparison needs it.
-
-    `fork_seq` is the last entry that a fork inherited, `reused` what that saved; None for a run that is no fork.
-    `calls` and `usage` count the whole journal, inherited entries too; `seconds` go from the creation of this very run
-    to its last entry. `intervention` is plain JSON data; `failure` is what was recorded of the error of a failed run.
-    """
-
-    run_id: str
-    workflow: str
-    status: RunStatus
-    created_at: datetime
-    ended_at: datetime | None
-    code_version: str
-    forked_from: str | None
-    fork_seq: int | None
-    input_overridden: bool
-    intervention: Any
-    continued_as: str | None
-    failure: Failure | None
-    calls: int
-    usage: UsageTotal
-    seconds: float
-    reused: Reuse | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data."""
-        return _record_data(self)
-
-
-def _record_data(record: Any, leave_out: Collection[str] = ()) -> dict[str, Any]:
-    names = [part.name for part in fields(record) if part.name not in leave_out]
-    return {name: _data(getattr(record, name)) for name in names}
-
-
-def _data(value: Any) -> Any:
-    match value:
-        case UsageTotal() | Reuse():
-            return _record_data(value)
-        case Failure():
-            return {"type": value.type, "message": value.message}
-        case datetime():
-            return value.isoformat()
-        case StrEnum():
-            return value.value
-        case tuple():
-            return list(value)
-        case _:
-            return value
-
-
-def to_plain_or_missing(text: str | None) -> Any:
-    """A recorded text as plain JSON data; `MISSING` for None."""
-    return MISSING if text is None else to_plain(text)
-
-
-def read_failure(text: str | None) -> Failure:
-    """What was recorded of an error, or that it cannot be read."""
-    try:
-        return parse_failure(text or "")
-    except DecodeError:
-        return Failure(type="", message="no error was recorded")
-
-
-# --- reading a journal ------------------------------------------------------------------------------------------------
-
 _STATE: Final[dict[str, CallState]] = {
     EntryType.TASK_COMPLETED: CallState.COMPLETED,
     EntryType.TASK_FAILED: CallState.FAILED,
+    EntryType.TASK_BLOCKED: CallState.BLOCKED,
     EntryType.TIMER_FIRED: CallState.COMPLETED,
     EntryType.EXTERNAL_EVENT_RECEIVED: CallState.COMPLETED,
     EntryType.EVENT_WAIT_TIMED_OUT: CallState.TIMED_OUT,
@@ -181,20 +47,53 @@ _STATE: Final[dict[str, CallState]] = {
     EntryType.CALL_CANCELLED: CallState.CANCELLED,
 }
 
+_SPARED: Final = frozenset({AnswerSource.KEPT, AnswerSource.REUSED})
+"""Outcomes that the run did not pay for."""
+
+_ORDINARY_CALL: Final = re.compile(r'\{"(?:task|timer|event|child)":"([^"\\]*)","ordinal":(\d+)(?:(,"input":)|[,}])')
+_ORDINARY_OUTCOME: Final = re.compile(r'\{"call":(\d+)(?:(,"(?:result|error|payload)":)|,"\w+_blob":|\})')
+"""Most calls and outcomes: those in which nothing has to be parsed. The last group matches right before the value."""
+
 
 class RecordedCall:
-    """A call while the journal is read. `used` are the uses of models, each with the entry that records it."""
+    """A call while the journal is read.
 
-    __slots__ = ("attempts", "ended_at", "entry", "identity", "outcome", "started_at", "used")
+    `input_entry` holds its arguments. Their text begins at `input_at` there, and the outcome's at `outcome_at`, as far
+    as that was seen in passing. `used` are the uses of models that the run paid for, each with the entry that
+    records it, `spared` those behind an outcome that it kept or reused.
+    """
+
+    __slots__ = (
+        "answer",
+        "attempts",
+        "ended_at",
+        "entry",
+        "identity",
+        "input_at",
+        "input_entry",
+        "outcome",
+        "outcome_at",
+        "reason",
+        "reused_from",
+        "spared",
+        "started_at",
+        "used",
+    )
 
     def __init__(self, entry: Entry, identity: CallId) -> None:
-        self.entry = entry
+        self.entry = self.input_entry = entry
         self.identity = identity
         self.started_at = entry.at
         self.ended_at = entry.at
         self.attempts = 1
         self.outcome: Entry | None = None
+        self.input_at: int | None = None
+        self.outcome_at: int | None = None
+        self.answer = AnswerSource.MADE
+        self.reason: str | None = None
+        self.reused_from: str | None = None
         self.used: Sequence[tuple[int, Mapping[str, Any]]] = ()
+        self.spared: Sequence[Mapping[str, Any]] = ()
 
 
 class Reading:
@@ -203,10 +102,11 @@ class Reading:
     def __init__(self, history: RunHistory) -> None:
         self.history = history
         self.calls: dict[CallId, RecordedCall] = {}
-        self.inputs: dict[CallId, str | None] = {}
         self.own_fork: Entry | None = None
         self.end: Entry | None = None
+        self.is_cancel_requested = False
         self._by_seq: dict[int, RecordedCall] = {}
+        self._reasons: dict[int, str | None] = {}
         with reading(history.record.run_id):
             for entry in history.entries:
                 self._read(entry)
@@ -224,28 +124,64 @@ class Reading:
             self._fork(entry)
         elif type == EntryType.WORKFLOW_RESUMED:
             self._resume(entry)
+        elif type == EntryType.WORKFLOW_CANCEL_REQUESTED:
+            self.is_cancel_requested = True
+        elif type == EntryType.OUTCOME_OVERRIDDEN:
+            self._reasons[entry.seq] = read_head(entry).get("reason")
+        elif type == EntryType.CALL_REISSUED:
+            self._reissue(entry)
         elif type in TERMINAL_ENTRIES:
             self.end = entry
 
     def _begin(self, entry: Entry, kind: CallKind) -> None:
-        known = read_head(entry)
-        identity = CallId(kind, known[kind.value], known["key"] if "key" in known else known["ordinal"])
-        self.calls[identity] = self._by_seq[entry.seq] = RecordedCall(entry, identity)
-        if kind is CallKind.EVENT:
-            self.inputs[identity] = dump_plain({"match": known.get("match")})
+        match = _ORDINARY_CALL.match(entry.payload)
+        if match is not None:
+            call = RecordedCall(entry, CallId(kind, match[1], int(match[2])))
+            call.input_at = match.end() if match[3] else None
+        else:
+            known = read_head(entry)
+            occurrence = known["key"] if "key" in known else known["ordinal"]
+            call = RecordedCall(entry, CallId(kind, known[kind.value], occurrence))
+        self.calls[call.identity] = self._by_seq[entry.seq] = call
 
     def _finish(self, entry: Entry) -> None:
-        call = self._by_seq.pop(outcome_call(entry), None)
+        match = _ORDINARY_OUTCOME.match(entry.payload)
+        call = self._by_seq.pop(outcome_call(entry) if match is None else int(match[1]), None)
         if call is not None:
             call.outcome = entry
             call.ended_at = entry.at
-            _note_usage(call, entry)
+            if match is None:
+                self._note_answer(call, entry)
+            elif match[2]:
+                call.outcome_at = match.end()
+
+    def _note_answer(self, call: RecordedCall, entry: Entry) -> None:
+        """What an outcome says besides its call and its value."""
+        known = read_head(entry)
+        call.answer = _answer(known)
+        call.reused_from = known.get("reused_from")
+        if "override" in known:
+            call.reason = self._reasons.get(known["override"])
+        if entry.type == EntryType.TASK_BLOCKED:
+            refusal = to_plain(self.text(entry) or "{}")
+            call.reason = refusal.get("reason") if isinstance(refusal, dict) else None
+        uses = _uses(known)
+        if call.answer in _SPARED:
+            call.spared = uses
+        else:
+            call.used = [*call.used, *((entry.seq, use) for use in uses)]
 
     def _note_attempt(self, entry: Entry) -> None:
         call = self._by_seq.get(outcome_call(entry))
         if call is not None:
-            call.attempts = max(call.attempts, read_head(entry)["attempt"])
-            _note_usage(call, entry)
+            known = read_head(entry)
+            call.attempts = max(call.attempts, known["attempt"])
+            call.used = [*call.used, *((entry.seq, use) for use in _uses(known))]
+
+    def _reissue(self, entry: Entry) -> None:
+        call = self._by_seq.get(outcome_call(entry))
+        if call is not None:
+            call.input_entry, call.input_at = entry, None
 
     def _resume(self, entry: Entry) -> None:
         """Nobody drove the run until now, so what the calls of tasks took begins anew."""
@@ -260,44 +196,60 @@ class Reading:
         for call in self._by_seq.values():
             call.started_at = entry.at
 
-    def text(self, entry: Entry | None) -> str | None:
-        """The recorded value of an entry, wherever it is kept."""
+    @property
+    def cut(self) -> int | None:
+        """The last entry that a fork inherited."""
+        return None if self.own_fork is None else self.own_fork.seq - 1
+
+    def text(self, entry: Entry | None, at: int | None = None) -> str | None:
+        """The recorded value of an entry, wherever it is kept; None for a large one that was not read.
+
+        `at` is where its text begins, if that is known.
+        """
         if entry is None:
             return None
+        if at is not None:
+            return entry.payload[at:-1]
         text = value_text(entry)
-        reference = blob_reference(entry) if text is None else None
-        if reference is None:
+        if text is not None:
             return text
-        if reference not in self.history.blobs:
-            raise JournalCorruptError(
-                f"entry {entry.seq} ({entry.type}) of run {self.history.record.run_id!r} keeps its value in the blob "
-                f"{reference!r}, which is not there",
-                run_id=self.history.record.run_id,
-                seq=entry.seq,
-            )
-        return self.history.blobs[reference]
+        reference = blob_reference(entry)
+        return None if reference is None else self.history.blobs.get(reference)
 
     def side(self, call: RecordedCall) -> CallSide:
         """The call as it is reported."""
-        outcome = call.outcome
+        outcome, asked, used = call.outcome, call.input_entry, call.used
         is_event = call.identity.kind is CallKind.EVENT
+        input_text = self._match(asked) if is_event else self.text(asked, call.input_at)
+        outcome_text = self.text(outcome, call.outcome_at)
         return CallSide(
-            seq=call.entry.seq,
-            outcome_seq=None if outcome is None else outcome.seq,
-            state=CallState.OPEN if outcome is None else _STATE[outcome.type],
-            attempts=call.attempts,
-            usage=_add_up(use for _, use in call.used) if call.used else NO_USAGE,
-            seconds=None if outcome is None else (call.ended_at - call.started_at) / MICROSECONDS,
-            input_text=self.inputs[call.identity] if is_event else self.text(call.entry),
-            outcome_text=self.text(outcome),
+            call.entry.seq,
+            None if outcome is None else outcome.seq,
+            CallState.OPEN if outcome is None else _STATE[outcome.type],
+            call.answer,
+            call.attempts,
+            _add_up([*call.spared, *(use for _, use in used)]) if used or call.spared else NO_USAGE,
+            None if outcome is None else (call.ended_at - call.started_at) / MICROSECONDS,
+            call.reason,
+            call.reused_from,
+            blob_reference(asked) if input_text is None else None,
+            blob_reference(outcome) if outcome_text is None and outcome is not None else None,
+            input_text,
+            outcome_text,
         )
+
+    def _match(self, entry: Entry) -> str:
+        """What stands for the arguments of a wait: the key that it waits for."""
+        return dump_plain({"match": read_head(entry).get("match")})
 
     def run(self) -> ComparedRun:
         """The run as it is reported."""
         record, entries = self.history.record, self.history.entries
         created, last = (entries[0].at, entries[-1].at) if entries else (record.created_at, record.created_at)
         receipt = to_plain(self.text(self.own_fork) or "{}")
-        cut = None if self.own_fork is None else self.own_fork.seq - 1
+        stale = tuple(StaleCall(**call) for call in receipt.get("stale_calls", ()))
+        calls = self.calls.values()
+        own = [use for call in calls for seq, use in call.used if seq > (self.cut or 0)]
         return ComparedRun(
             run_id=record.run_id,
             workflow=record.workflow,
@@ -306,16 +258,48 @@ class Reading:
             ended_at=None if self.end is None else to_datetime(self.end.at),
             code_version=record.code_version,
             forked_from=record.forked_from,
-            fork_seq=cut,
+            fork_seq=self.cut,
             input_overridden=bool(receipt.get("input_overridden")),
             intervention=receipt.get("intervention"),
+            stale_calls=stale,
+            stale_count=receipt.get("stale_count", len(stale)),
+            is_cancel_requested=self.is_cancel_requested,
             continued_as=None if self.end is None else read_head(self.end).get("continued_as"),
             failure=read_failure(self.text(self.end)) if record.status is RunStatus.FAILED else None,
             calls=len(self.calls),
-            usage=_add_up(use for call in self.calls.values() for _, use in call.used),
+            usage=_add_up(use for call in calls for use in [*call.spared, *(use for _, use in call.used)]),
+            own_usage=_add_up(own),
             seconds=(last - created) / MICROSECONDS,
-            reused=None if cut is None else reuse_of(entry for entry in self.history.entries if entry.seq <= cut),
+            reused=self._reused(),
         )
+
+    def _reused(self) -> Reuse | None:
+        """What was inherited, and what came with it or by policy after the cut."""
+        cut = self.cut or 0
+        late = [
+            call
+            for call in self.calls.values()
+            if call.answer in _SPARED and call.outcome is not None and call.outcome.seq > cut
+        ]
+        if self.own_fork is None and not late:
+            return None
+        inherited = reuse_of(entry for entry in self.history.entries if entry.seq <= cut)
+        kept = sum(call.answer is AnswerSource.KEPT for call in late)
+        return Reuse(
+            calls=inherited.calls + len(late),
+            usage=_joined(inherited.usage, _add_up(use for call in late for use in call.spared)),
+            seconds=inherited.seconds,
+            kept=kept,
+            by_policy=len(late) - kept,
+        )
+
+
+def _answer(known: Mapping[str, Any]) -> AnswerSource:
+    if "override" in known:
+        return AnswerSource.OVERRIDDEN
+    if "kept" in known:
+        return AnswerSource.KEPT
+    return AnswerSource.REUSED if "reused_from" in known else AnswerSource.MADE
 
 
 def reuse_of(prefix: Iterable[Entry]) -> Reuse:
@@ -340,9 +324,9 @@ def reuse_of(prefix: Iterable[Entry]) -> Reuse:
             started = dict.fromkeys(started, entry.at)
         elif entry.type == EntryType.WORKFLOW_RESUMED:
             started |= dict.fromkeys(running & started.keys(), entry.at)
-        if '"usage":' in entry.payload:
-            used = read_head(entry).get("usage")
-            uses += used if isinstance(used, list) else ()
+        # What an entry of its own keeps is told again by the outcome that it leads to.
+        if '"usage":' in entry.payload and entry.type != EntryType.OUTCOME_KEPT:
+            uses += _uses(read_head(entry))
     return Reuse(calls=len(intervals), usage=_add_up(uses), seconds=_covered(intervals) / MICROSECONDS)
 
 
@@ -355,11 +339,9 @@ def read_head(entry: Entry) -> dict[str, Any]:
     return {} if end < 0 else facts(entry._replace(payload=entry.payload[:end] + "}"))
 
 
-def _note_usage(call: RecordedCall, entry: Entry) -> None:
-    if '"usage":' in entry.payload:
-        used = read_head(entry).get("usage")
-        if isinstance(used, list):
-            call.used = [*call.used, *((entry.seq, use) for use in used)]
+def _uses(known: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    used = known.get("usage")
+    return used if isinstance(used, list) else ()
 
 
 def _add_up(uses: Iterable[Mapping[str, Any]]) -> UsageTotal:
@@ -371,6 +353,15 @@ def _add_up(uses: Iterable[Mapping[str, Any]]) -> UsageTotal:
         input_tokens=sum(use["input_tokens"] for use in known),
         output_tokens=sum(use["output_tokens"] for use in known),
         cost=fsum(use["cost"] for use in known),
+    )
+
+
+def _joined(one: UsageTotal, other: UsageTotal) -> UsageTotal:
+    return UsageTotal(
+        models=tuple(dict.fromkeys((*one.models, *other.models))),
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        cost=one.cost + other.cost,
     )
 
 

@@ -63,7 +63,7 @@ def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -
         started_at=known["started_at"],
         input_text=text,
         parent_id=known.get("parent"),
-        terms=_terms(run_id, known.get("terms")),
+        terms=_terms(run_id, recorded_terms(first)),
     )
 
 
@@ -113,7 +113,20 @@ def _terms_fact(terms: ForkTerms | None) -> str:
         "policies": terms.policies,
         "intervention": json.loads(_OPAQUE.encode(terms.intervention, "the intervention of a fork")),
     }
-    return f',"terms":{json.dumps(plain, separators=(",", ":"))}'
+    # As a text: members of an intervention must not look like the member that holds the input.
+    return f',"terms":{json_quote(json.dumps(plain, separators=(",", ":")))}'
+
+
+def recorded_terms(first: Entry) -> dict[str, Any] | None:
+    """The terms that the first entry of a run holds, as plain data. Raises `JournalCorruptError`."""
+    text = facts(first).get("terms") if '"terms":' in first.payload else None
+    if text is None:
+        return None
+    try:
+        recorded: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise JournalCorruptError(f"entry 1 ({first.type}) holds terms that cannot be read: {error}") from None
+    return recorded
 
 
 def _terms(run_id: str, recorded: dict[str, Any] | None) -> ForkTerms | None:

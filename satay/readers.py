@@ -4,26 +4,27 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
+from satay.audits import compare_many, compare_two, verify_run
 from satay.clock import to_datetime
 from satay.codec import ValueCodec
-from satay.comparison import compare_runs
 from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
 from satay.errors import InvalidValueError, UsageError, WorkflowCancelledError
 from satay.failures import rebuilt_workflow_failure
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
-from satay.histories import RunHistory
 from satay.journal import RunQuery
+from satay.matrices import ComparisonMatrix
 from satay.model import TERMINAL_ENTRIES, Entry, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
-from satay.replay import facts, reading, referenced_blobs
+from satay.replay import facts, reading
 from satay.reports import Comparison
 from satay.settings import Settings
 from satay.stores.locations import open_journal_for_reading
+from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000
 """The most runs that one `runs()` returns."""
@@ -154,19 +155,27 @@ class Reader(ABC):
         """The entries of a run behind entry `seq`. Raises `JournalError` where they cannot be read."""
         return await (await self._archive()).entries(run_id, after=seq)
 
-    async def compare(self, one: RunOrId, other: RunOrId) -> Comparison:
-        """Compare two runs call by call. Printing the result shows a table.
+    async def verify(self, run: RunOrId) -> Verification:
+        """Check that a run's journal is what was written: digests, order, receipt, large values, inherited entries.
 
-        Raises `RunNotFoundError`, and `JournalCorruptError` where a journal cannot be read.
+        A journal that is damaged is an answer, which names the first entry that does not fit. Raises
+        `RunNotFoundError`.
         """
-        return compare_runs(await self._history(one), await self._history(other))
-
-    async def _history(self, run: RunOrId) -> RunHistory:
         archive = await self._archive()
-        run_id = await self._id_of(run)
-        record = await self._record(run_id)
-        entries = await archive.entries(run_id)
-        return RunHistory(record, entries, await archive.values(run_id, entries, referenced_blobs(entries)))
+        return await verify_run(archive, await self._id_of(run))
+
+    @overload
+    async def compare(self, one: RunOrId, other: RunOrId, /) -> Comparison: ...
+    @overload
+    async def compare(self, one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> ComparisonMatrix: ...
+    async def compare(self, one: RunOrId, other: RunOrId, /, *more: RunOrId) -> Comparison | ComparisonMatrix:
+        """Compare two runs call by call, or several with the first of them. Printing the result shows tables.
+
+        Raises `RunNotFoundError`, or `JournalCorruptError` for a journal that cannot be read.
+        """
+        run_ids = [await self._id_of(run) for run in (one, other, *more)]
+        archive = await self._archive()
+        return await (compare_many(archive, run_ids) if more else compare_two(archive, *run_ids))
 
     async def _record(self, run_id: str) -> RunRecord:
         return await (await self._archive()).record(run_id)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+from satay.accounts import Reuse
 from satay.archive import Archive
-from satay.histories import Reuse, reuse_of
+from satay.histories import reuse_of
 from satay.model import TERMINAL_ENTRIES, CallId, Entry
 from satay.replay import CALL_KIND, needed_blobs, open_calls, recorded_call
 

@@ -4,12 +4,14 @@ import hashlib
 import json
 from typing import Any
 
-from satay.comparison import compare_runs
+from satay.comparison import compare_all, compare_runs
+from satay.divergences import CallComparison
 from satay.failures import encode_failure
-from satay.histories import RunHistory
+from satay.histories import Reading, RunHistory
 from satay.journal import GENESIS, chain_digest
+from satay.matrices import ComparisonMatrix
 from satay.model import Entry, EntryType, RunRecord, RunStatus
-from satay.reports import CallComparison, Comparison
+from satay.reports import Comparison
 
 START = 1_767_225_600_000_000
 SECOND = 1_000_000
@@ -28,6 +30,7 @@ class Book:
         self.workflow = "brief"
         self.code_version = "v1"
         self.forked_from: str | None = None
+        self.fork_seq: int | None = None
         self._occurrences: dict[str, int] = {}
         self._create({"topic": "acme"} if input is None else input)
 
@@ -75,30 +78,47 @@ class Book:
         self.status = RunStatus.FAILED
         return self
 
+    def cancel(self) -> "Book":
+        self.add(EntryType.WORKFLOW_CANCELLED)
+        self.status = RunStatus.CANCELLED
+        return self
+
     def keep_in_blob(self, text: str) -> str:
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.blobs[digest] = text
         return digest
 
-    def fork(self, run_id: str, cut: int, *, input: Any = None, intervention: Any = None) -> "Book":
+    def fork(self, run_id: str, cut: int, /, *, input: Any = None, intervention: Any = None, **receipt: Any) -> "Book":
         """A fork made a day later, with the entries 2 to `cut` of this run."""
         book = Book(run_id, input=input, root=self.root, at=self.entries[-1].at + 86_400 * SECOND)
         book.entries += self.entries[1:cut]
         book.blobs = dict(self.blobs)
-        book.forked_from = self.run_id
+        book.forked_from, book.fork_seq = self.run_id, cut
         for entry in book.entries:
             if entry.type == EntryType.TASK_SCHEDULED:
                 book.next_occurrence(json.loads(entry.payload)["task"])
-        receipt = {"input_overridden": input is not None, "intervention": intervention}
+        receipt |= {"input_overridden": input is not None, "intervention": intervention}
         book.add(EntryType.RUN_FORKED, run_id=run_id, source_id=self.run_id, receipt=receipt)
         return book
 
     def history(self) -> RunHistory:
         at = self.entries[0].at
         record = RunRecord(
-            1, self.run_id, self.workflow, self.status, at, self.at, None, None, 1, None, self.forked_from, None, None,
-            self.code_version,
-        )  # fmt: skip
+            key=1,
+            run_id=self.run_id,
+            workflow=self.workflow,
+            status=self.status,
+            created_at=at,
+            updated_at=self.at,
+            wake_at=None,
+            owner=None,
+            epoch=1,
+            parent_id=None,
+            forked_from=self.forked_from,
+            fork_seq=self.fork_seq,
+            start_key=None,
+            code_version=self.code_version,
+        )
         return RunHistory(record, self.entries, self.blobs)
 
 
@@ -108,6 +128,11 @@ def compare(one: Book, other: Book) -> Comparison:
 
 def statuses(comparison: Comparison) -> dict[str, str]:
     return {str(call.identity): call.status.value for call in comparison.calls}
+
+
+def compare_many(*books: Book) -> ComparisonMatrix:
+    reference, *others = [Reading(book.history()) for book in books]
+    return compare_all(reference, others)
 
 
 def only_call(comparison: Comparison) -> CallComparison:

@@ -190,6 +190,8 @@ async def read_to_the_end(app: App, run_id: str) -> list[RunEvent]:
         lambda app: app.receipt("r"),
         lambda app: app.runs(before="r"),
         lambda app: app.compare("r", "r"),
+        lambda app: app.compare("r", "r", "r"),
+        lambda app: app.verify("r"),
     ],
 )
 def test_an_id_that_was_just_started_can_be_used_at_once(use: Callable[[App], Awaitable[Any]], tmp_path: Path) -> None:
@@ -260,6 +262,8 @@ def test_what_names_no_run_or_no_task_is_refused(thing: Any, tmp_path: Path) -> 
             uses: list[Callable[[], Awaitable[Any]]] = [
                 lambda: app.fork(thing, before_task="app.step"),
                 lambda: app.compare("r", thing),
+                lambda: app.compare("r", "r", thing),
+                lambda: app.verify(thing),
                 lambda: app.cancel(thing),
                 lambda: app.resume(thing),
                 lambda: app.handle(thing),
@@ -371,6 +375,7 @@ def test_a_hostile_run_id_is_refused_at_once(run_id: str, tmp_path: Path) -> Non
                 lambda: app.receipt(run_id),
                 lambda: app.decide(run_id, "rerun"),
                 lambda: app.compare(run_id, run_id),
+                lambda: app.verify(run_id),
                 lambda: anext(app.events(run_id)),
             ):
                 with pytest.raises((InvalidValueError, RunNotFoundError)):
@@ -498,6 +503,8 @@ def test_a_run_that_does_not_exist_is_an_error_everywhere(tmp_path: Path) -> Non
                 lambda: app.cancel("no"),
                 lambda: app.fork("no", before_task="x"),
                 lambda: app.compare("no", "no"),
+                lambda: app.compare("no", "no", "no"),
+                lambda: app.verify("no"),
                 lambda: anext(app.events("no")),
                 lambda: app.runs(before="no"),
             ):

@@ -2,11 +2,13 @@ import json
 
 import pytest
 
+from satay.accounts import CallState
+from satay.comparison import MAX_LARGE_VALUES, wanted_values
 from satay.differences import Difference, DifferenceKind
+from satay.divergences import CallStatus
 from satay.failures import encode_failure
-from satay.histories import CallState
+from satay.histories import Reading
 from satay.model import MISSING, CallKind, EntryType
-from satay.reports import CallStatus
 from tests.books import Book, compare, only_call, sceptical_fork, source, statuses, usage
 
 # --- status of a call -------------------------------------------------------------------------------------------------
@@ -379,3 +381,49 @@ def test_values_kept_in_blobs_are_compared_like_others() -> None:
     assert ["$.text"] == [difference.path for difference in only_call(comparison).input_differences]
     assert ["$[1]"] == [difference.path for difference in only_call(comparison).result_differences]
     assert ["$"] == [difference.path for difference in comparison.result_differences]
+
+
+def test_beyond_the_limit_large_values_with_other_bytes_are_other_values() -> None:
+    one, other = Book("a"), Book("b")
+    texts = {one: '{"x":1,"y":2}', other: '{"y":2,"x":1}'}
+    for book, text in texts.items():
+        for number in range(MAX_LARGE_VALUES + 1):
+            call = book.schedule("draft")
+            book.add(EntryType.TASK_COMPLETED, call=call, result_blob=book.keep_in_blob(text[:-1] + f',"n":{number}}}'))
+    readings = Reading(one.history()), Reading(other.history())
+    wanted = wanted_values(*readings)
+    read = {digest: text for digest, text in (one.blobs | other.blobs).items() if digest in wanted.one | wanted.other}
+    one.blobs, other.blobs = read, read
+
+    calls = compare(one, other).calls
+
+    assert MAX_LARGE_VALUES == len(wanted.one) == len(wanted.other)
+    assert {CallStatus.SAME} == {call.status for call in calls[:-1]}
+    assert CallStatus.DIFFERENT is calls[-1].status
+    assert calls[-1].is_truncated
+    assert () == calls[-1].result_differences
+
+
+def test_large_values_of_the_common_prefix_are_not_wanted() -> None:
+    origin = Book("a")
+    call = origin.schedule("draft")
+    cut = origin.add(EntryType.TASK_COMPLETED, call=call, result_blob=origin.keep_in_blob('"large"'))
+    fork = origin.fork("b", cut)
+
+    assert (set(), set()) == wanted_values(Reading(origin.history()), Reading(fork.history()))
+
+
+def test_a_large_error_and_a_large_ending_are_compared_like_others() -> None:
+    one, other = Book("a"), Book("b")
+    for book in (one, other):
+        text = encode_failure(ValueError(book.run_id))
+        book.add(EntryType.TASK_FAILED, call=book.schedule("draft"), error_blob=book.keep_in_blob(text))
+        book.add(EntryType.WORKFLOW_FAILED, error_blob=book.keep_in_blob(text))
+    read = compare(one, other)
+    one.blobs, other.blobs = {}, {}
+    unread = compare(one, other)
+
+    assert [CallStatus.DIFFERENT] * 2 == [only_call(comparison).status for comparison in (read, unread)]
+    assert "$.message" in {difference.path for difference in read.result_differences}
+    assert unread.is_truncated
+    assert "(a large error)" in str(unread)

@@ -409,6 +409,8 @@ REQUESTS: Final[dict[str, Callable[[satay.App, Any], Any]]] = {
     "events": all_events,
     "receipt": lambda app, run_id: app.receipt(run_id),
     "compare": lambda app, run_id: app.compare("there", run_id),
+    "compare_many": lambda app, run_id: app.compare("there", "there", run_id),
+    "verify": lambda app, run_id: app.verify(run_id),
     "decide": lambda app, run_id: app.decide(run_id, "rerun"),
     "runs": lambda app, run_id: app.runs(before=run_id),
 }

@@ -15,6 +15,7 @@ import pytest
 
 import satay
 from satay import ForkReceipt, RunStatus
+from satay.divergences import CallStatus
 from satay.errors import (
     AppClosedError,
     DecodeError,
@@ -35,7 +36,6 @@ from satay.errors import (
 from satay.journal import Append
 from satay.model import Entry, EntryType
 from satay.replay import facts
-from satay.reports import CallStatus
 from satay.requests import ForkOptions
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle

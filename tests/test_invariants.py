@@ -282,6 +282,7 @@ async def check_fork(
         await shape.script(app, fork_id)
         outcome = await outcome_of(fork.result())
         await settle(app)
+        verifications = [await app.verify(run_id) for run_id in (source_id, fork_id)]
     after = History.of(reference.place)
     entries = after.entries[fork_id]
 
@@ -292,6 +293,7 @@ async def check_fork(
     assert EntryType.RUN_FORKED == entries[seq].type
     assert source[seq - 1].digest.hex() == fork.receipt.prefix_digest
     assert fork.receipt.resolved_seq == seq
+    assert [None, None] == [verification.problem for verification in verifications]
     assert not shape.is_steady or shape.name == "chance" or Counter(content(source)) == Counter(content(entries))
     check_well_formed(after)
 

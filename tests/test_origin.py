@@ -81,7 +81,7 @@ def test_a_journal_that_does_not_begin_with_its_creation_is_damaged(entries: lis
 
 
 def terms(intervention: Any = None) -> ForkTerms:
-    policies = {"email.send": ToolPolicy.BLOCK, "*": ToolPolicy.AUTO}
+    policies = {"email.send": ToolPolicy.BLOCK, "input": ToolPolicy.LIVE, "*": ToolPolicy.AUTO}
     return ForkTerms("fork", "source", 17, "before the call draft:2", "ab12", policies, intervention)
 
 
@@ -99,7 +99,20 @@ def test_the_entry_that_made_a_run_a_fork_is_its_own_and_not_an_ancestors() -> N
     assert own_fork("other", entries) is None
 
 
-@pytest.mark.parametrize("intervention", [None, "be sceptical", {"n": 1}, (1, 2), Decimal("1.5"), 0, False, ""])
+INTERVENTIONS = [
+    None,
+    "be sceptical",
+    {"n": 1},
+    (1, 2),
+    Decimal("1.5"),
+    0,
+    False,
+    "",
+    {"n": 1, "input": {"topic": "x"}},
+]
+
+
+@pytest.mark.parametrize("intervention", INTERVENTIONS)
 def test_the_terms_of_a_fork_are_read_back_as_they_were_given(intervention: Any) -> None:
     origin = ORIGIN._replace(terms=terms(intervention))
     read = origin_of("fork", [created(origin)], {})

@@ -4,8 +4,8 @@ from typing import Any
 
 from satay.differences import MAX_DIFFERENCES
 from satay.model import EntryType
-from satay.reports import MAX_SHOWN_CALLS, MAX_SHOWN_DIFFERENCES
-from tests.books import Book, compare, sceptical_fork, source
+from satay.phrases import MAX_SHOWN_CALLS, MAX_SHOWN_DIFFERENCES
+from tests.books import Book, compare, sceptical_fork, source, usage
 
 
 def test_the_report_of_a_fork_says_what_differs_and_what_was_saved() -> None:
@@ -14,9 +14,10 @@ def test_the_report_of_a_fork_says_what_differs_and_what_was_saved() -> None:
     assert "one    source: brief, completed in 9.0 s, 4 calls, 440 tokens, cost 0.091" == lines[0]
     assert "       forked from source after entry 7 with another input" == lines[2]
     assert "The runs part at draft:0: with another input, it gave another result." in lines
+    assert "Cause: input: the input of the workflow differs at $.topic." in lines
     assert "  ~ $.topic: 'acme' → 'acme corp'" in lines
     assert "  ~ $: 'plain' → 'sceptical'" in lines
-    assert "3 of 4 calls reused; saved 0.041 and 3.0 s" == lines[-1]
+    assert "3 of 4 calls reused; saved 0.041 and 3.0 s; spent 0.04 itself" == lines[-1]
     (row,) = [line for line in lines if line.startswith("draft:0")]
     assert ["draft:0", "different", "'plain'", "→", "'sceptical'", "1.0", "s", "0.05", "→", "0.04"] == row.split()
 
@@ -26,7 +27,40 @@ def test_the_report_of_two_forks_names_what_each_saved() -> None:
 
     lines = str(compare(one, other)).splitlines()
 
-    assert ["one: 1 of 1 call reused; saved 0.001 and 1.0 s", "other: 0 of 0 calls reused; saved nothing"] == lines[-2:]
+    saved = "one: 1 of 1 call reused; saved 0.001 and 1.0 s; spent 0 itself"
+    assert [saved, "other: 0 of 0 calls reused; saved nothing"] == lines[-2:]
+
+
+def test_the_report_says_how_calls_were_answered_and_what_the_fork_paid_itself() -> None:
+    fork = source().fork("other", 7)
+    kept = fork.schedule("draft")
+    fork.complete(kept, "plain", kept=8, usage=usage(0.05))
+    fork.complete(fork.schedule("send"), "sent", reused_from="source", reused_seq=9)
+    fork.add(EntryType.TASK_BLOCKED, call=fork.schedule("pay"), refusal={"reason": "the policy\x1b of pay"})
+    none = Book("none")
+
+    lines = str(compare(source(), fork)).splitlines()
+
+    rows = {line.split()[0]: line.split()[1] for line in lines if ":0 " in line}
+    assert {"plan:0": "replayed", "research:0": "replayed", "draft:0": "kept"}.items() <= rows.items()
+    assert any("(blocked: the policy\\x1b of pay)" in line for line in lines)
+    assert "5 (1 kept, 1 by policy) of 6 calls reused; saved 0.091 and 3.0 s; spent 0 itself" == lines[-1]
+    assert "reused" not in str(compare(none, none))
+
+
+def test_the_report_of_what_was_kept_right_away_saves_no_time() -> None:
+    fork = Book("a").fork("b", 1)
+    fork.complete(fork.schedule("draft"), "x", kept=2, usage=usage(0.05))
+
+    assert str(compare(Book("a"), fork)).endswith("\n1 (1 kept) of 1 call reused; saved 0.05; spent 0 itself")
+
+
+def test_the_report_lists_stale_calls() -> None:
+    fork = source().fork("b", 7, stale_calls=[{"call": "plan:0", "seq": 2, "path": "$.topic"}], stale_count=1)
+
+    text = str(compare(source(), fork))
+
+    assert "Inherited by b, though the arguments would differ now\n  ! plan:0: first at $.topic\n\n" in text
 
 
 def test_the_report_escapes_what_users_recorded() -> None:
@@ -113,6 +147,8 @@ def test_a_comparison_is_json() -> None:
     data: Mapping[str, Any] = json.loads(json.dumps(comparison.to_dict()))
 
     assert "draft:0" == data["first_divergence"]
+    assert ("input", "the input of the workflow differs at $.topic") == (data["cause"], data["explanation"])
+    assert (False, True) == (data["is_same"], data["has_divergence"])
     assert ["replayed", "replayed", "replayed", "different"] == [call["status"] for call in data["calls"]]
     assert {"path": "$.topic", "kind": "changed", "one": "acme", "other": "acme corp"} == data["input_differences"][0]
     assert 3 == data["other"]["reused"]["calls"]

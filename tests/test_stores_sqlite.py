@@ -300,8 +300,8 @@ async def test_a_damaged_file_is_an_error_of_satays(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["ab" * 10_000, "short"])
-@pytest.mark.parametrize("damage", [b"?", b"", b"x\x9c garbage"])
-async def test_a_damaged_blob_is_named(journal: SqliteJournal, path: Path, text: str, damage: bytes) -> None:
+@pytest.mark.parametrize("damage", [b"?", b"", b"x\x9c garbage", "text", 7])
+async def test_a_damaged_blob_is_named(journal: SqliteJournal, path: Path, text: str, damage: object) -> None:
     kept = blob(text)
     await journal.create(NewRun("r1", "w", T0, "o", "v"), [FIRST], [kept])
     with sqlite3.connect(path) as connection:
@@ -310,6 +310,31 @@ async def test_a_damaged_blob_is_named(journal: SqliteJournal, path: Path, text:
 
     with pytest.raises(JournalCorruptError, match=kept.sha256):
         await journal.blobs([kept.sha256])
+
+
+async def test_text_that_is_not_unicode_is_damage_and_is_seen_no_longer_than_it_is_there(
+    journal: SqliteJournal, path: Path
+) -> None:
+    await journal.create(NewRun("r1", "w", T0, "o", "v"), [FIRST, *entries(2, 3)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET payload = CAST(x'ff' AS TEXT) WHERE seq = 2")
+    with pytest.raises(JournalCorruptError, match="not valid UTF-8"):
+        await journal.read("r1")
+    with connection:
+        connection.execute("UPDATE events SET payload = '{}' WHERE seq = 2")
+    connection.close()
+
+    assert [1, 2, 3, 4] == await seqs(journal)
+
+
+async def test_a_status_that_no_run_can_have_is_damage(journal: SqliteJournal, path: Path) -> None:
+    await journal.create(NewRun("r1", "w", T0, "o", "v"), [FIRST])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE runs SET status = 'lost'")
+    connection.close()
+
+    with pytest.raises(JournalCorruptError, match="run 'r1' has the status 'lost'"):
+        await journal.record("r1")
 
 
 # --- a file that is taken away ----------------------------------------------------------------------------------------

@@ -137,6 +137,8 @@ ASKING: Final[dict[str, Parameter]] = {
     "sweep.budget": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, budget=v), is_none),
     "sweep.run_id": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, run_id=v), is_none),
     "compare.one": (lambda v: satay.compare(v, "there"), nothing),
+    "compare.more": (lambda v: satay.compare("there", "there", v), nothing),
+    "verify.run": (lambda v: satay.verify(v), nothing),
     "compare.other": (lambda v: satay.compare("there", v), nothing),
     "decide.run_id": (lambda v: satay.decide(v, "fail"), nothing),
     "decide.decision": (lambda v: satay.decide("there", v), nothing),

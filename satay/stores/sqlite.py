@@ -6,6 +6,7 @@ all of them. So a lone writer pays one hop to the thread for each call, and a th
 
 import asyncio
 import sqlite3
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -166,6 +167,9 @@ class ReadableSqlite:
         try:
             return wait_for_lock(lambda: fn(self._reader.connected(), *args), deadline)
         except CAUSES as error:
+            # A statement that failed half-way stays open while its cursor lives, and with it the state of the database
+            # that it saw: the connection would not see what is written from now on.
+            traceback.clear_frames(error.__traceback__)
             raise explain(error, self._settings) from error
 
 

@@ -28,6 +28,8 @@ _UNAVAILABLE: Final = {
     sqlite3.SQLITE_NOMEM: "there was not enough memory; free some, and write again",
 }
 
+_NO_TEXT: Final = "Could not decode to UTF-8"
+"""How the message of CPython's driver begins where a column of text holds other bytes."""
 
 CAUSES: Final = (sqlite3.Error, UnicodeEncodeError, OverflowError, OSError)
 """The errors that `explain` knows the meaning of."""
@@ -73,6 +75,8 @@ def _explain_sqlite(error: sqlite3.Error, settings: SqliteSettings, name_holders
             f"{holders}; end what holds it, or allow a longer busy timeout"
         )
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if str(error).startswith(_NO_TEXT):  # No code of SQLite's, and the whole text in the message.
+        return JournalCorruptError(f"the journal {name} holds text that is not valid UTF-8; restore it from a copy")
     if code == sqlite3.SQLITE_CORRUPT:
         return JournalCorruptError(f"the journal {name} is damaged ({error}); restore it from a copy")
     if code == sqlite3.SQLITE_TOOBIG or isinstance(error, sqlite3.DataError):

@@ -206,7 +206,13 @@ def to_digest(sha256: str) -> bytes:
 def to_run(row: tuple[object, ...]) -> RunRecord:
     """The record of a row that was read with `RUN_COLUMNS`."""
     run = RunRecord._make(row)
-    return run._replace(status=RunStatus(run.status))
+    try:
+        return run._replace(status=RunStatus(run.status))
+    except ValueError:
+        raise JournalCorruptError(
+            f"the row of run {run.run_id!r} has the status {run.status!r}, which no run can have; restore the database "
+            "from a copy"
+        ) from None
 
 
 def _first_run(rows: sqlite3.Cursor) -> RunRecord | None:
@@ -225,8 +231,8 @@ def _blob(connection: sqlite3.Connection, sha256: str) -> str:
         raise JournalCorruptError(f"the value {sha256!r} is lost from the journal; restore the database from a copy")
     is_compressed, data = row
     try:
-        content: bytes = zlib.decompress(data) if is_compressed else data
-    except zlib.error:
+        content = zlib.decompress(data) if is_compressed else bytes(data)
+    except (zlib.error, TypeError):  # A column takes any type: where bytes were changed to text, say.
         content = b""
     if hashlib.sha256(content).digest() != digest:
         raise JournalCorruptError(f"the value {sha256!r} is damaged in the journal; restore the database from a copy")
