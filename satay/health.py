@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Collection
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from satay.archive import Archive
@@ -71,7 +71,7 @@ async def check_health(settings: Settings, now: int) -> HealthReport:
 
     Raises `JournalNotFoundError`; a journal that is there and cannot be used is reported as a problem.
     """
-    versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    versions = {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
     shown = _shown_settings(settings)
     try:
         async with open_reader(settings) as reader:
@@ -80,6 +80,13 @@ async def check_health(settings: Settings, now: int) -> HealthReport:
         raise
     except JournalError as error:
         return HealthReport(versions, shown, None, (), (), (), (str(error),))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # It runs from its source, on the path and not installed.
+        return "not installed"
 
 
 def _shown_settings(settings: Settings) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The command line: what it prints, in both forms, its exit codes, and that reading imports and writes nothing."""
 
+import asyncio
 import importlib
 import json
 import re
@@ -446,6 +447,26 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     assert ["sweep/friendly:0", "sweep/sceptical:0", "sweep", "r"] == [
         run["run_id"] for run in cli("runs", "--json").data
     ]
+
+
+def test_a_sweep_that_was_left_is_resumed(cli: Shell) -> None:
+    async def leave_sweep() -> None:
+        async with open_app(cli.place) as app:
+            handle = await app.start(shell.await_answer, run_id="r")
+            await app.send_event("answer", 1, key="k", run_id="r")
+            await handle.result()
+            variants = {"again": satay.Variant(before_event="answer")}
+            sweep = asyncio.ensure_future(satay.sweep("r", variants=variants, run_id="sweep"))
+            await settle(app)
+            sweep.cancel()
+
+    in_loop(leave_sweep())
+    cli("send", "answer", "2", "--run", "sweep/again:0", "--key", "k")
+    resumed = cli("resume", "sweep", "-m", MODULE, "--json")
+
+    assert ExitCode.DONE == resumed.code
+    assert "completed" == resumed.data["status"]
+    assert 2 == cli("show", "sweep/again:0", "--json").data["timeline"]["items"][-2]["result"]
 
 
 @pytest.mark.parametrize(
