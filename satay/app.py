@@ -444,7 +444,8 @@ class App(Reader):
         """Say what became of an external call that a crash left unfinished, and go on with the run.
 
         `"rerun"` makes the call again, `"fail"` fails it, `value=` is taken as its result. `seq` names the call by its
-        entry where several are undecided; else it is the first. Raises `UsageError` where nothing is to be decided.
+        entry where several are undecided; else it is the first. Where the run's code is not imported, whoever resumes
+        it goes on. Raises `UsageError` where nothing is to be decided.
         """
         if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
             raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
@@ -457,7 +458,8 @@ class App(Reader):
             codec = _OPAQUE if known is None else known.result_codec
             decided["value"] = codec.encode(value, f"the decided result of task {facts(call)['task']!r}")
         await scheduler.post(chosen, DECISION, None, None, json.dumps(decided))
-        await scheduler.take_over(chosen)
+        if workflows.get((await self._record(chosen)).workflow) is not None:  # Else it is for a process that knows it.
+            await scheduler.take_over(chosen)
 
     async def _undecided_call(self, run_id: str, seq: int | None) -> Entry:
         scheduler = await self._ready()

@@ -144,6 +144,13 @@ class Workflow(Generic[P, R]):
     def input_codec(self) -> InputCodec:
         return input_codec(self.fn)
 
+    @property
+    def input_name(self) -> str | None:
+        """The name of the parameter that takes the input; None for a workflow that takes none."""
+        parameters = inspect.signature(self.fn).parameters.values()
+        positional = (p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        return next(positional, None)
+
     @functools.cached_property
     def result_codec(self) -> ValueCodec:
         return result_codec(self.fn)

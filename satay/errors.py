@@ -18,6 +18,10 @@ class UsageError(SatayError, RuntimeError):
     """A function was called where it has no meaning, such as a workflow primitive outside a workflow."""
 
 
+class ModuleImportError(UsageError):
+    """A module that was named to have its workflows imported is not there, or raised an error when it was imported."""
+
+
 class RegistrationError(SatayError):
     """A function cannot be decorated as asked: the name is taken, the signature does not fit, it is a method."""
 
@@ -144,6 +148,14 @@ class RunError(SatayError):
 
 class RunNotFoundError(RunError, LookupError):
     """The journal holds no run with this id."""
+
+
+class AmbiguousRunError(InvalidValueError):
+    """A shortened id is the beginning of several run ids; `candidates` lists some of them."""
+
+    def __init__(self, message: str, *, candidates: Sequence[str]) -> None:
+        super().__init__(message)
+        self.candidates = tuple(candidates)
 
 
 class RunExistsError(RunError):

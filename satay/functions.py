@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from pydantic import ValidationError
-
 from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
@@ -26,7 +24,7 @@ from satay.receipts import ForkReceipt
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.scheduler import SchedulerSettings
-from satay.settings import Settings
+from satay.settings import make_settings
 from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
 from satay.verification import Verification
@@ -76,16 +74,9 @@ def run_app(
     """
     if url is not None and not isinstance(url, str):
         raise InvalidValueError(f"url is {shown(url)}; it must be a text like 'sqlite:///path'")
-    given: dict[str, Any] = {
-        "database_url": url,
-        "data_dir": data_dir,
-        "nondeterminism": nondeterminism,
-        "synchronous": synchronous,
-        "allow_pickle": allow_pickle,
-    }
-    settings = _settings({name: value for name, value in given.items() if value is not None})
-    if data_dir is not None and url is None:
-        settings = settings.model_copy(update={"database_url": None})
+    settings = make_settings(
+        url, data_dir, nondeterminism=nondeterminism, synchronous=synchronous, allow_pickle=allow_pickle
+    )
     scheduling = SchedulerSettings(
         recover=checked_flag(recover, "recover"),
         lease_seconds=_checked_period(lease_seconds, "lease_seconds"),
@@ -100,16 +91,6 @@ def run_app(
     if clock is not None and not (hasattr(clock, "now") and hasattr(clock, "call_at")):
         raise InvalidValueError(f"clock is {shown(clock)}; it must have the methods of a satay.testing.ManualClock")
     return App(settings, scheduling, clock or SystemClock(), chance or Chance())
-
-
-def _settings(given: dict[str, Any]) -> Settings:
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{problem['loc'][0]} is {shown(problem['input'])}: {problem['msg']}" for problem in error.errors()
-        )
-        raise InvalidValueError(f"the settings of the app cannot be used: {problems}") from None
 
 
 def _checked_period(seconds: float, name: str) -> float:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
@@ -28,6 +28,12 @@ class RunSummary:
     forked_from: str | None
     fork_seq: int | None
     code_version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        moments = {"created_at": self.created_at, "updated_at": self.updated_at, "wake_at": self.wake_at}
+        data = {name: None if moment is None else moment.isoformat() for name, moment in moments.items()}
+        return asdict(self) | data | {"status": self.status.value}
 
 
 @dataclass(frozen=True, slots=True)

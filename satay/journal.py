@@ -10,7 +10,7 @@ child; the wait's row lives exactly as long as the call is unresolved. Whoever p
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -205,6 +205,23 @@ class RunQuery(NamedTuple):
     limit: int = 100
 
 
+class StoreHealth(NamedTuple):
+    """How a store is. `place` says where it is, `log_bytes` is what was written and not yet moved into the database.
+
+    `problems` are what a check of the whole database found; `runs` counts runs by status; `pending` are messages that
+    nobody has taken; `free_bytes` is what the disk has left.
+    """
+
+    place: str
+    schema_version: int
+    size_bytes: int
+    log_bytes: int
+    free_bytes: int
+    runs: Mapping[str, int]
+    pending: int
+    problems: tuple[str, ...]
+
+
 class ReadableJournal(Protocol):
     """What can be asked of a store of runs. Its methods may be called from one event loop."""
 
@@ -222,6 +239,14 @@ class ReadableJournal(Protocol):
 
     def runs(self, query: RunQuery) -> Awaitable[list[RunRecord]]:
         """Runs that match, newest first, at most `MAX_PAGE`."""
+        ...
+
+    def ids(self, prefix: str, limit: int) -> Awaitable[list[str]]:
+        """Run ids that begin with `prefix`, at most `limit`.
+
+        Those come first that have the fewest `/` and `~` after it, which set children and successors apart; of these
+        the newest.
+        """
         ...
 
     def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> Awaitable[list[Entry]]:
@@ -262,6 +287,10 @@ class ReadableJournal(Protocol):
 
     def waits(self, run_id: str) -> Awaitable[list[Wait]]:
         """The open waits of a run, in call order."""
+        ...
+
+    def health(self) -> Awaitable[StoreHealth]:
+        """How the store is. It reads the whole database."""
         ...
 
     def close(self) -> Awaitable[None]:

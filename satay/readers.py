@@ -2,10 +2,13 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, overload
 
+from satay.accounts import read_failure
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
 from satay.audits import compare_many, compare_two, verify_run
@@ -13,8 +16,8 @@ from satay.clock import to_datetime
 from satay.codec import ValueCodec
 from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
-from satay.errors import InvalidValueError, UsageError, WorkflowCancelledError
-from satay.failures import rebuilt_workflow_failure
+from satay.errors import AmbiguousRunError, InvalidValueError, RunNotFoundError, UsageError, WorkflowCancelledError
+from satay.failures import Failure, rebuilt_workflow_failure
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
 from satay.journal import RunQuery
 from satay.matrices import ComparisonMatrix
@@ -24,6 +27,7 @@ from satay.replay import facts, reading
 from satay.reports import Comparison
 from satay.settings import Settings
 from satay.stores.locations import open_journal_for_reading
+from satay.texts import to_plain
 from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000
@@ -38,7 +42,42 @@ EVENTS_PER_PAGE: Final = 500
 POLL_SECONDS: Final = 0.5
 """How often a reader that drives nothing looks for entries that other processes write."""
 
+MAX_CANDIDATES: Final = 20
+"""At most so many ids are listed that begin with a shortened one."""
+
+MAX_COMPARED_IDS: Final = 1000
+"""So many ids are compared with one that does not exist, to find the one that was meant."""
+
+MAX_NAMED_IDS: Final = 3
+"""So many ids are named in an error."""
+
 _OPAQUE: Final = value_codec(Any)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnding:
+    """How a run ended. `text` is the recorded text of its result, or of the error of a failed run."""
+
+    run_id: str
+    status: RunStatus
+    text: str | None
+
+    @property
+    def result(self) -> Any:
+        """The result as plain JSON data, never as a user's type; None unless the run completed."""
+        return to_plain(self.text or "null") if self.status is RunStatus.COMPLETED else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What was recorded of the error of a failed run."""
+        return read_failure(self.text) if self.status is RunStatus.FAILED else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        data: dict[str, Any] = {"run_id": self.run_id, "status": self.status.value, "result": self.result}
+        failure = self.failure
+        error = None if failure is None else {"type": failure.type, "message": failure.message}
+        return data | {"error": error}
 
 
 class Reader(ABC):
@@ -180,6 +219,14 @@ class Reader(ABC):
     async def _record(self, run_id: str) -> RunRecord:
         return await (await self._archive()).record(run_id)
 
+    async def ending(self, run: RunOrId) -> "RunEnding":
+        """How a run, or the one that goes on in its place, has ended. Raises `UsageError` for one that has not."""
+        record = await self._last_of(await self._id_of(run))
+        if not record.status.is_terminal:
+            raise UsageError(f"run {record.run_id!r} is {record.status} and has not ended; wait for its result")
+        ending = await (await self._archive()).ending(record.run_id)
+        return RunEnding(record.run_id, ending.status, ending.text)
+
     async def _value_of(self, run_id: str, ending: Ending, codec: ValueCodec | None) -> Any:
         """The result of a run that ended so, or its error, raised."""
         if ending.status == RunStatus.CANCELLED:
@@ -196,10 +243,43 @@ class JournalReader(Reader):
     """Reads a journal and does nothing else: no process learns of it. Made by `open_reader`."""
 
     def __init__(self, archive: Archive) -> None:
-        self._open_archive = archive
+        self.archive = archive
 
     async def _archive(self) -> Archive:
-        return self._open_archive
+        return self.archive
+
+    async def find(self, shortened: str) -> str:
+        """The id of the run that has this id, or whose id alone begins with it.
+
+        Where several do, ids that go on with `/` or `~` do not count: so a run is found beside its children. Raises
+        `AmbiguousRunError`, and `RunNotFoundError` that names ids which are like it.
+        """
+        journal = self.archive.journal
+        if await journal.record(shortened) is not None:
+            return shortened
+        found = await journal.ids(shortened, MAX_CANDIDATES)
+        nearest = [run_id for run_id in found if _depth(run_id, shortened) == _depth(found[0], shortened)]
+        if not nearest:
+            raise _not_found(shortened, await journal.ids("", MAX_COMPARED_IDS))
+        if len(nearest) > 1:
+            names = ", ".join(map(repr, nearest[:MAX_NAMED_IDS]))
+            more = " and more" if len(nearest) > MAX_NAMED_IDS else ""
+            raise AmbiguousRunError(
+                f"{shortened!r} is the beginning of several run ids: {names}{more}; give more of the one you mean",
+                candidates=nearest,
+            )
+        return nearest[0]
+
+
+def _depth(run_id: str, prefix: str) -> int:
+    rest = run_id[len(prefix) :]
+    return rest.count("/") + rest.count("~")
+
+
+def _not_found(run_id: str, known: Sequence[str]) -> RunNotFoundError:
+    close = get_close_matches(run_id, known, n=MAX_NAMED_IDS)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "satay runs lists the runs that there are"
+    return RunNotFoundError(f"there is no run {run_id!r} in this journal; {hint}", run_id=run_id)
 
 
 @asynccontextmanager

@@ -404,3 +404,11 @@ def test_a_run_of_one_of_several_functions_of_a_factory_is_not_resumed_with_anot
 
     assert 2 == in_loop(run())
     assert one is not two
+
+
+def test_a_workflow_knows_the_name_of_its_input() -> None:
+    async def none() -> None: ...
+    async def one(brief: str, *, verbose: bool = False) -> None: ...
+    async def optional(brief: str | None = None) -> None: ...
+
+    assert [None, "brief", "brief"] == [satay.workflow(fn).input_name for fn in (none, one, optional)]

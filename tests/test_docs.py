@@ -13,6 +13,7 @@ import json
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -78,9 +79,10 @@ def table_after(heading: str) -> list[list[str]]:
 
 
 def normal(text: str) -> list[str]:
-    """The lines of an output without what differs from run to run: how long things took, and the padding after it."""
-    timed = re.sub(r"\b\d+(\.\d+)? ?(ms|s)\b( → \d+(\.\d+)? (ms|s)\b)?", "<time>", text)
-    return [re.sub(r"\s+", " ", line).rstrip() for line in timed.strip().splitlines()]
+    """The lines of an output without what differs from run to run: moments, how long things took, and padding."""
+    dated = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b", "<moment>", text)
+    timed = re.sub(r"\b\d+(\.\d+)? ?(ms|s)\b( → \d+(\.\d+)? (ms|s)\b)?", "<time>", dated)
+    return [re.sub(r"\s+", " ", re.sub("─+", "─", line)).rstrip() for line in timed.strip().splitlines()]
 
 
 # --- running the README -----------------------------------------------------------------------------------------------
@@ -97,9 +99,9 @@ def run_session(session: Block, place: Path) -> str:
     """The session again, with what its commands print now."""
     lines: list[str] = []
     for command in re.findall(r"^\$ (.*)$", session.text, re.MULTILINE):
-        program, *arguments = command.split()
-        assert "python" == program, f"line {session.line}: a session runs Python programs"
-        lines += [f"$ {command}", run_python(arguments, place)]
+        program, *arguments = shlex.split(command)
+        assert program in ("python", "satay"), f"line {session.line}: a session runs Python programs and satay"
+        lines += [f"$ {command}", run_python(["-m", "satay"] * (program == "satay") + arguments, place)]
     return "\n".join(line for line in lines if line)
 
 

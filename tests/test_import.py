@@ -21,7 +21,18 @@ import satay.testing
 
 ROOT: Path = Path(__file__).parents[1]
 
-UPPER_FLOORS = {"satay.adapters", "satay.cli", "satay.server", "satay.testing", "satay.views"}
+UPPER_FLOORS = {
+    "satay.adapters",
+    "satay.cli",
+    "satay.commandline",
+    "satay.console",
+    "satay.health",
+    "satay.inspections",
+    "satay.server",
+    "satay.states",
+    "satay.testing",
+    "satay.views",
+}
 
 
 @pytest.fixture(scope="module")

@@ -972,6 +972,40 @@ async def test_runs_are_listed_newest_first_whatever_the_clock_said(journal: Jou
     assert [] == await journal.runs(RunQuery(limit=-1))
 
 
+async def test_ids_are_found_by_their_beginning_those_that_go_less_deep_first(journal: Journal) -> None:
+    for run_id in ("run-1", "run-1/child:0", "run-1~2", "run-2", "run-2/a/b", "other", "ru", "run_1"):
+        await create(journal, run_id)
+
+    assert ["run-2", "run-1", "run-1~2", "run-1/child:0", "run-2/a/b"] == await journal.ids("run-", 10)
+    assert ["run-2", "run-1"] == await journal.ids("run-", 2)
+    assert ["run-2/a/b"] == await journal.ids("run-2/", 10)
+    assert ["run_1", "ru", "other"] == (await journal.ids("", 5))[:3]
+    assert [] == await journal.ids("run-3", 10)
+    assert [] == await journal.ids("run-", -1)
+
+
+@pytest.mark.parametrize("prefix", ["%", "_", "run%", "'", "x' OR 1=1 --", "[r]*", "\x7f", "\u00e9"])
+async def test_a_beginning_of_ids_is_text_and_no_pattern(journal: Journal, prefix: str) -> None:
+    await create(journal, "run-1")
+
+    assert [] == await journal.ids(prefix, 10)
+
+
+async def test_a_sound_store_says_how_it_is(journal: Journal) -> None:
+    await create(journal, "a")
+    await end(journal, await create(journal, "b"))
+    await post(journal, "a")
+
+    health = await journal.health()
+
+    assert ({"running": 1, "completed": 1}, 1, ()) == (dict(health.runs), health.pending, health.problems)
+    assert health.size_bytes > 0
+    assert health.log_bytes >= 0
+    assert health.free_bytes > 0
+    assert health.schema_version > 0
+    assert health.place
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

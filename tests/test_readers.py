@@ -5,16 +5,24 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import satay
-from satay.errors import JournalNotFoundError, JournalUnavailableError, JournalVersionError, RunNotFoundError
+from satay.errors import (
+    AmbiguousRunError,
+    JournalNotFoundError,
+    JournalUnavailableError,
+    JournalVersionError,
+    RunNotFoundError,
+    UsageError,
+)
 from satay.model import EntryType
 from satay.readers import open_reader
 from satay.settings import Settings
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import open_app
+from satay.testing import open_app, settle
 from tests.driving import in_loop
 
 
@@ -26,6 +34,15 @@ async def double(number: int) -> int:
 @satay.workflow(name="readers.count")
 async def count(number: int) -> int:
     return await double(await double(number))
+
+
+@satay.workflow(name="readers.end")
+async def end(how: str) -> list[str]:
+    if how == "badly":
+        raise LookupError("nothing")
+    if how == "again":
+        satay.continue_as_new("well")
+    return [how]
 
 
 @satay.workflow(name="readers.wait")
@@ -137,5 +154,86 @@ def test_reading_leaves_no_file_behind(tmp_path: Path) -> None:
             await reader.runs()
 
         assert before == contents(tmp_path)
+
+    in_loop(main())
+
+
+# --- naming a run -----------------------------------------------------------------------------------------------------
+
+
+async def with_runs(place: Path, *run_ids: str) -> None:
+    async with open_app(place) as app:
+        for run_id in run_ids:
+            await app.start(count, 1, run_id=run_id).result()
+
+
+@pytest.mark.parametrize(
+    ("shortened", "found"),
+    [("alpha", "alpha"), ("alp", "alpha"), ("alpha/", "alpha/deep"), ("beta", "beta-1"), ("gamma", "gamma/only")],
+)
+def test_a_shortened_id_names_the_run_that_goes_least_deep(tmp_path: Path, shortened: str, found: str) -> None:
+    async def main() -> str:
+        await with_runs(tmp_path, "alpha", "alpha/deep", "beta-1", "beta-1/x", "gamma/only")
+        async with open_reader(settings_of(tmp_path)) as reader:
+            return await reader.find(shortened)
+
+    assert found == in_loop(main())
+
+
+def test_an_ambiguous_id_is_refused_with_candidates_newest_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        await with_runs(tmp_path, "run-1", "run-2", "run-3", "run-4", "run-4/child")
+        async with open_reader(settings_of(tmp_path)) as reader:
+            with pytest.raises(AmbiguousRunError, match=r"'run-4', 'run-3', 'run-2' and more; give more") as refusal:
+                await reader.find("run")
+
+        assert ("run-4", "run-3", "run-2", "run-1") == refusal.value.candidates
+
+    in_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [("quaterly", "did you mean 'quarterly'"), ("zzz", "satay runs lists"), ("%", "satay runs lists"), ("", "several")],
+)
+def test_an_unknown_id_is_answered_with_what_is_like_it(tmp_path: Path, asked: str, hint: str) -> None:
+    async def main() -> None:
+        await with_runs(tmp_path, "quarterly", "monthly")
+        async with open_reader(settings_of(tmp_path)) as reader:
+            with pytest.raises((RunNotFoundError, AmbiguousRunError), match=hint):
+                await reader.find(asked)
+
+    in_loop(main())
+
+
+# --- how a run ended --------------------------------------------------------------------------------------------------
+
+
+def test_an_ending_is_plain_data(tmp_path: Path) -> None:
+    async def main() -> list[dict[str, Any]]:
+        async with open_app(tmp_path) as app:
+            for run_id, how in (("good", "well"), ("bad", "badly"), ("loop", "again")):
+                await app.start(end, how, run_id=run_id)
+            await settle(app)
+            async with open_reader(settings_of(tmp_path)) as reader:
+                return [(await reader.ending(run_id)).to_dict() for run_id in ("good", "bad", "loop")]
+
+    good, bad, loop = in_loop(main())
+
+    assert {"run_id": "good", "status": "completed", "result": ["well"], "error": None} == good
+    assert ("failed", None, {"type": "builtins:LookupError", "message": "nothing"}) == (
+        bad["status"],
+        bad["result"],
+        bad["error"],
+    )
+    assert ("loop~2", ["well"]) == (loop["run_id"], loop["result"])
+
+
+def test_a_run_that_goes_on_has_no_ending(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(wait, 1, run_id="r")
+            with pytest.raises(UsageError, match="has not ended"):
+                await app.ending("r")
 
     in_loop(main())

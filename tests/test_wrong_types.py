@@ -138,6 +138,7 @@ ASKING: Final[dict[str, Parameter]] = {
     "sweep.run_id": (lambda v: satay.sweep("there", fork_point_seq=1, variants={"a": 1}, run_id=v), is_none),
     "compare.one": (lambda v: satay.compare(v, "there"), nothing),
     "compare.more": (lambda v: satay.compare("there", "there", v), nothing),
+    "App.ending.run": (lambda v: app().ending(v), nothing),
     "verify.run": (lambda v: satay.verify(v), nothing),
     "compare.other": (lambda v: satay.compare("there", v), nothing),
     "decide.run_id": (lambda v: satay.decide(v, "fail"), nothing),

@@ -35,14 +35,14 @@ def journal_path(settings: Settings) -> Path:
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
         is_postgresql = parts.scheme.partition("+")[0] in ("postgres", "postgresql")
         raise InvalidValueError(
-            f"database URL {_without_password(url)!r} cannot be opened; "
+            f"database URL {shown_url(url)!r} cannot be opened; "
             + ("PostgreSQL is not supported yet: " if is_postgresql else "")
             + "it has the form sqlite:///relative/path or sqlite:////absolute/path"
         )
     return Path(unquote(parts.path[1:]))
 
 
-def _without_password(url: str) -> str:
+def shown_url(url: str) -> str:
     """A URL as it may be shown; of one that has no form of a URL, nothing is told."""
     if "://" not in url:
         return "***" if "@" in url else url

@@ -15,7 +15,21 @@ from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from satay.clock import monotonic
 from satay.errors import InvalidValueError, JournalClosedError
-from satay.journal import MAX_PAGE, Append, Blob, Claim, Commit, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
+from satay.journal import (
+    MAX_PAGE,
+    Append,
+    Blob,
+    Claim,
+    Commit,
+    Lease,
+    NewFork,
+    NewRun,
+    Owner,
+    Posted,
+    RunQuery,
+    StoreHealth,
+    Wait,
+)
 from satay.model import Entry, Message, RunRecord
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
@@ -23,6 +37,7 @@ from satay.stores.sqlite_connection import ThreadConnection, report
 from satay.stores.sqlite_errors import CAUSES, explain
 from satay.stores.sqlite_file import OpenFile
 from satay.stores.sqlite_groups import GroupCommit, Write
+from satay.stores.sqlite_health import store_health
 from satay.stores.sqlite_schema import (
     SqliteSettings,
     connect_reader,
@@ -120,6 +135,9 @@ class ReadableSqlite:
     def runs(self, query: RunQuery) -> "asyncio.Future[list[RunRecord]]":
         return self._read(reads.runs, query)
 
+    def ids(self, prefix: str, limit: int) -> "asyncio.Future[list[str]]":
+        return self._read(reads.ids, prefix, limit)
+
     def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> "asyncio.Future[list[Entry]]":
         return self._read(reads.read, run_id, after, limit)
 
@@ -146,6 +164,9 @@ class ReadableSqlite:
 
     def waits(self, run_id: str) -> "asyncio.Future[list[Wait]]":
         return self._read(reads.waits, run_id)
+
+    def health(self) -> "asyncio.Future[StoreHealth]":
+        return self._read(store_health, self._settings.path)
 
     async def close(self) -> None:
         self._is_closed = True

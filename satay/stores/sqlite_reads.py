@@ -62,6 +62,16 @@ def runs(connection: sqlite3.Connection, query: RunQuery) -> list[RunRecord]:
     return _to_runs(connection.execute(sql, (*(value for _, value in given), page(query.limit))))
 
 
+def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
+    # Ids are ASCII, so "\x7f" comes after everything that can follow the prefix.
+    rest = "substr(run_id, length(:prefix) + 1)"
+    sql = f"""
+        SELECT run_id FROM runs WHERE run_id >= :prefix AND run_id < :prefix || char(127)
+        ORDER BY length({rest}) - length(replace(replace({rest}, '/', ''), '~', '')), key DESC LIMIT :limit
+    """
+    return [run_id for (run_id,) in connection.execute(sql, {"prefix": prefix, "limit": page(limit)})]
+
+
 def read(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> list[Entry]:
     rows = connection.execute(
         "SELECT seq, type, at, payload, digest FROM events "

@@ -1,0 +1,81 @@
+"""What a user types after a command, as values: JSON, inputs of workflows, names of calls."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from satay.declarations import value_codec
+from satay.definitions import Workflow
+from satay.errors import DecodeError, InvalidValueError
+
+T = TypeVar("T")
+
+_OPAQUE: Final = value_codec(Any)
+
+_CALL: Final = re.compile(r"(?P<name>.+?)(?::(?P<ordinal>\d+)|\[(?P<key>.*)\])?")
+
+
+def parse_json(text: str, what: str) -> Any:
+    """JSON, or what stands in a file for `@file`, or on the standard input for `-`. Raises `InvalidValueError`."""
+    read = _read(text, what)
+    try:
+        return json.loads(read, parse_constant=_refuse_constant)
+    except ValueError as error:
+        hint = "" if text.startswith("@") or text == "-" else f"; text is written in quotes: '{json.dumps(text)}'"
+        raise InvalidValueError(f"{what} is no JSON: {error}{hint}") from None
+
+
+def _read(text: str, what: str) -> str:
+    if text == "-":
+        return sys.stdin.read()
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise InvalidValueError(f"{what} cannot be read from {text[1:]!r}: {reason}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def decode_input(workflow: Workflow[..., Any], data: Any) -> Any:
+    """Plain data as the input that a workflow declares. Raises `InvalidValueError` naming the path that is wrong."""
+    name = workflow.input_name
+    if name is None:
+        raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave INPUT away")
+    try:
+        # What looks like a tag of the format for recorded values is no tag: it is written as what it stands for.
+        text = f"{{{json.dumps(name)}:{_OPAQUE.encode(data, 'INPUT')}}}"
+        args, options = workflow.input_codec.decode(text, f"the input of {workflow.name!r}")
+    except DecodeError as error:
+        raise InvalidValueError(f"INPUT cannot be used: {error}") from None
+    return args[0] if args else options[name]
+
+
+def parse_call(text: str) -> tuple[str, int | str]:
+    """A call as it is shown, `draft:2` or `draft[page-7]`, as name and ordinal or key; `draft` is its first call."""
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise InvalidValueError(f"{text!r} names no call; write it as it is shown, such as draft:2 or draft[page-7]")
+    if found["key"] is not None:
+        return found["name"], found["key"]
+    return found["name"], int(found["ordinal"] or 0)
+
+
+def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> dict[str, T]:
+    """`NAME=VALUE`, each once, with the values as `parse` reads them. Raises `InvalidValueError`."""
+    pairs: dict[str, T] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidValueError(f"{what} {text!r} has not the form NAME=VALUE")
+        if name in pairs:
+            raise InvalidValueError(f"{what} names {name!r} twice; give one value for it")
+        pairs[name] = parse(value)
+    return pairs

@@ -1,0 +1,217 @@
+"""How a function becomes a command: the options that commands share, and what becomes of their errors.
+
+A command is an async function. Its first parameters are made by builders: functions whose own parameters become options
+of the command, so that a group of options is written down once.
+"""
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NoReturn, cast
+
+import typer
+from typer.core import TyperGroup
+
+from satay.app import App
+from satay.console import Output, leave_closed_pipe, report_error, report_problem
+from satay.errors import SatayError, UnknownWorkflowError
+from satay.exits import MEANINGS, ExitCode
+from satay.functions import run_app
+from satay.model import EntryType
+from satay.modules import import_modules
+from satay.readers import JournalReader, open_reader
+from satay.replay import recorded_call
+from satay.settings import Settings, make_settings
+
+MAX_COMPLETIONS: Final = 50
+"""The most words that a shell is offered."""
+
+MODULES_VARIABLE: Final = "SATAY_MODULES"
+"""The environment variable with the modules to import where no `-m` is given, separated by commas."""
+
+_UsageProblem: Final = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+"""What typer raises for a command line that it does not understand: a parent of this, whose name is not public."""
+
+_EXIT_CODES: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+
+class Commands(TyperGroup):
+    """The group of all commands. It ends with the exit code of the command, or with the one that an error means."""
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> NoReturn:
+        arguments = list(sys.argv[1:] if args is None else args)
+        is_json = "--json" in arguments
+        options |= {"prog_name": "satay", "standalone_mode": False}
+        try:
+            code = super().main(arguments or ["--help"], **options) or ExitCode.DONE
+        except _UsageProblem as problem:
+            code = ExitCode.USAGE
+            report_problem("UsageError", problem.format_message(), code, is_json=is_json, facts={})
+        except UnknownWorkflowError as error:
+            code = report_error(_with_hint(error), is_json=is_json)
+        except SatayError as error:
+            code = report_error(error, is_json=is_json)
+        except (KeyboardInterrupt, typer.Abort):
+            code = ExitCode.INTERRUPTED
+        sys.exit(int(code))
+
+
+def _with_hint(error: UnknownWorkflowError) -> UnknownWorkflowError:
+    return UnknownWorkflowError(f"{error}: name it with -m MODULE or in {MODULES_VARIABLE}")
+
+
+application: Final = typer.Typer(
+    cls=Commands, no_args_is_help=False, pretty_exceptions_enable=False, rich_markup_mode="markdown", epilog=_EXIT_CODES
+)
+
+
+@application.callback(epilog=_EXIT_CODES)
+def describe() -> None:
+    """Run, watch, fork and compare durable workflows.
+
+    A run id may be shortened while it is unique. Commands that only read import none of your code.
+    """
+
+
+def command(*builders: Callable[..., Any]) -> Callable[[Callable[..., Awaitable[ExitCode | None]]], None]:
+    """Make an async function a command of its name. Each builder makes one of its first arguments."""
+
+    def decorate(fn: Callable[..., Awaitable[ExitCode | None]]) -> None:
+        own = list(inspect.signature(fn).parameters.values())[len(builders) :]
+        shared = [list(inspect.signature(builder).parameters.values()) for builder in builders]
+
+        def run(**given: Any) -> None:
+            made = [
+                builder(**{parameter.name: given.pop(parameter.name) for parameter in parameters})
+                for builder, parameters in zip(builders, shared, strict=True)
+            ]
+            try:
+                code = asyncio.run(_wait_for(fn(*made, **given))) or ExitCode.DONE
+            except BrokenPipeError:
+                code = leave_closed_pipe()
+            raise typer.Exit(code)
+
+        parameters = [*own, *(parameter for group in shared for parameter in group)]
+        keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
+        run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]  # inspect reads it
+        run.__doc__ = fn.__doc__
+        application.command(fn.__name__.replace("_", "-").strip("-"))(run)
+
+    return decorate
+
+
+async def _wait_for(work: Awaitable[ExitCode | None]) -> ExitCode | None:
+    return await work
+
+
+# --- what commands share ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where a command works: the journal that it was told, and where its answer goes."""
+
+    url: str | None
+    data_dir: str | None
+    output: Output
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, from the options and the environment."""
+        return make_settings(self.url, self.data_dir)
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncGenerator[JournalReader, None]:
+        """A reader of the journal, which has to be there."""
+        async with open_reader(self.settings) as reader:
+            yield reader
+
+    async def find(self, *shortened: str) -> list[str]:
+        """The full ids of runs."""
+        async with self.reader() as reader:
+            return [await reader.find(each) for each in shortened]
+
+    def app(self) -> App:
+        """An app on the journal, which makes it where there is none."""
+        return run_app(self.url, data_dir=self.data_dir)
+
+    @asynccontextmanager
+    async def drive(self, modules: Sequence[str]) -> AsyncGenerator[App, None]:
+        """An app that knows the workflows of the user's modules. What their code prints goes to the standard error."""
+        with redirect_stdout(sys.stderr):
+            import_modules(modules)
+            async with self.app() as app:
+                yield app
+
+
+def open_desk(
+    db: Annotated[
+        str | None, typer.Option("--db", metavar="URL", help="The journal, sqlite:///path; else SATAY_DATABASE_URL.")
+    ] = None,
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", metavar="DIR", help="The directory of the journal; else SATAY_DATA_DIR, or .satay."),
+    ] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")] = False,
+) -> Desk:
+    """The builder of desks: the options that every command has."""
+    return Desk(db, data_dir, Output(is_json))
+
+
+def named_modules(
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module", "-m", metavar="MODULE", help=f"A module with the code of the run; else {MODULES_VARIABLE}."
+        ),
+    ] = None,
+) -> list[str]:
+    """The builder of the list of modules to import."""
+    return module or [name.strip() for name in os.environ.get(MODULES_VARIABLE, "").split(",") if name.strip()]
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The run ids that begin with what was typed, for the shell."""
+
+    async def ids(reader: JournalReader) -> list[str]:
+        return await reader.archive.journal.ids(incomplete, MAX_COMPLETIONS)
+
+    return _complete(ctx, ids)
+
+
+def complete_task(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tasks that the run on the command line called, for the shell."""
+
+    # While an option lacks its value, typer leaves arguments among those that it has not looked at.
+    run: str = ctx.params.get("run") or next(iter(ctx.args), "")
+
+    async def names(reader: JournalReader) -> list[str]:
+        entries = await reader.archive.entries(await reader.find(run))
+        called = (recorded_call(entry).name for entry in entries if entry.type == EntryType.TASK_SCHEDULED)
+        return [name for name in dict.fromkeys(called) if name.startswith(incomplete)][:MAX_COMPLETIONS]
+
+    return _complete(ctx, names)
+
+
+def _complete(ctx: typer.Context, look_up: Callable[[JournalReader], Awaitable[list[str]]]) -> list[str]:
+    """What a journal offers. Where there is none it offers nothing: the line is not complete, and no error yet."""
+    desk = Desk(ctx.params.get("db"), ctx.params.get("data_dir"), Output(is_json=False))
+
+    async def offered() -> list[str]:
+        async with desk.reader() as reader:
+            return await look_up(reader)
+
+    try:
+        return asyncio.run(offered())
+    except SatayError:
+        return []
+
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run id, or the beginning of one.", autocompletion=complete_run)
+]
+"""The argument that names a run."""

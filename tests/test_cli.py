@@ -1,0 +1,826 @@
+"""The command line: what it prints, in both forms, its exit codes, and that reading imports and writes nothing."""
+
+import asyncio
+import importlib
+import json
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+import satay
+from satay.cli import application, main
+from satay.exits import MEANINGS, ExitCode
+from satay.stores.locations import DATABASE_FILE
+from satay.testing import abandon, open_app, settle
+from tests.driving import in_loop
+from tests.programs import shell
+from tests.programs.starting import ROOT, Program, wait_until
+
+MODULE: Final = "tests.programs.shell"
+FRIENDLY: Final = json.dumps({"topic": "Acme", "style": "friendly"})
+COMMANDS: Final = sorted(str(info.name) for info in application.registered_commands)
+
+
+class Answer(NamedTuple):
+    """What a command wrote, and the code that it ended with."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def data(self) -> Any:
+        """The output as JSON."""
+        return json.loads(self.output)
+
+    @property
+    def error(self) -> Any:
+        """The last line of the errors as JSON."""
+        return json.loads(self.errors.splitlines()[-1])
+
+
+class Shell:
+    """Runs commands on the journal in a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __call__(self, *arguments: str, given: str | None = None) -> Answer:
+        options = ["--data-dir", str(self.place)]
+        result = CliRunner().invoke(application, [*arguments, *options], input=given, catch_exceptions=False)
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    def report(self, run_id: str, style: str = "friendly") -> Answer:
+        """Run the workflow that most tests look at."""
+        return self("run", f"{MODULE}:report", json.dumps({"topic": "Acme", "style": style}), "--run-id", run_id)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "journal")
+
+
+def program(place: Path, *arguments: str, variables: dict[str, str] | None = None) -> Program:
+    """A command as a process of its own."""
+    command = ["-m", "satay", *arguments, "--data-dir", str(place)]
+    return Program(command, variables={"TERM": "dumb"} | (variables or {}))
+
+
+async def leave_waiting(place: Path, run_id: str = "waits") -> None:
+    """A run that waits for an event, and that no process drives."""
+    async with open_app(place) as app:
+        await app.start(shell.await_answer, run_id=run_id)
+        await settle(app)
+
+
+async def leave_crashed(place: Path, run_id: str = "pays") -> None:
+    """A run whose process was killed in the middle of an external call."""
+    shell.outages.append("the power failed")
+    async with open_app(place) as app:
+        await app.start(shell.order, run_id=run_id)
+        await settle(app)
+        await abandon(app)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_result_and_nothing_else(cli: Shell) -> None:
+    answer = cli.report("r")
+
+    assert (ExitCode.DONE, '"Acme grew"\n') == (answer.code, answer.output)
+    assert "run r\n" in answer.errors
+    assert "researching Acme\n" in answer.errors
+
+
+def test_run_answers_in_json(cli: Shell) -> None:
+    answer = cli("run", f"{MODULE}:report", FRIENDLY, "--run-id", "r", "--json")
+
+    assert ExitCode.DONE == answer.code
+    assert {"run_id": "r", "status": "completed", "result": "Acme grew", "error": None} == answer.data
+
+
+def test_run_attaches_to_a_run_that_is_there(cli: Shell) -> None:
+    cli.report("r")
+    again = cli.report("r")
+    other = cli.report("r", style="sceptical")
+
+    assert (ExitCode.DONE, '"Acme grew"\n') == (again.code, again.output)
+    assert "researching" not in again.errors
+    assert ExitCode.REFUSED == other.code
+    assert "another input" in other.errors
+
+
+def test_a_failed_run_ends_with_its_error_and_the_code_for_no(cli: Shell) -> None:
+    answer = cli.report("r", style="none")
+
+    assert (ExitCode.NO, "") == (answer.code, answer.output)
+    assert r"run r failed with ValueError: no such style: \x1b[31m" in answer.errors
+    assert "\x1b" not in answer.errors
+
+
+def test_a_failed_run_tells_programs_its_error(cli: Shell) -> None:
+    answer = cli("run", f"{MODULE}:report", '{"topic": "a", "style": "none"}', "--json")
+
+    assert ExitCode.NO == answer.code
+    assert "failed" == answer.data["status"]
+    assert "builtins:ValueError" == answer.data["error"]["type"]
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", [1, {"a": None}], {"$satay": "trap"}])
+def test_an_input_is_json_from_an_argument_a_file_or_the_standard_input(cli: Shell, tmp_path: Path, value: Any) -> None:
+    (tmp_path / "input.json").write_text(json.dumps(value))
+    echo = f"{MODULE}:echo"
+    answers = [
+        cli("run", echo, json.dumps(value), "--json"),
+        cli("run", echo, f"@{tmp_path / 'input.json'}", "--json"),
+        cli("run", echo, "-", "--json", given=json.dumps(value)),
+    ]
+
+    assert [0, 0, 0] == [answer.code for answer in answers]
+    assert 1 == len({json.dumps(answer.data["result"]) for answer in answers})
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "complaint"),
+    [
+        (f"{MODULE}:report", "Acme", "INPUT is no JSON"),
+        (f"{MODULE}:report", '{"topic": 1, "style": "x"}', "at $.topic"),
+        (f"{MODULE}:report", "@nowhere.json", "cannot be read from 'nowhere.json'"),
+        (f"{MODULE}:await_answer", "1", "takes no input"),
+        (f"{MODULE}:reprot", "1", "did you mean 'report'?"),
+        (MODULE, "1", "as in 'module:workflow'"),
+        ("tests.programs.shel:report", "1", "there is no module 'tests.programs.shel'"),
+        ("json:loads", "1", "has no workflow named 'loads'; it has none"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(
+    cli: Shell, target: str, given: str, complaint: str
+) -> None:
+    answer = cli("run", target, given)
+
+    assert (ExitCode.USAGE, "") == (answer.code, answer.output)
+    assert complaint in answer.errors
+    assert not cli.place.exists() or [] == cli("runs", "--json").data
+
+
+def test_a_module_that_raises_is_named_with_its_error(
+    cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_for_cli.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    answer = cli("run", "broken_for_cli:report")
+
+    assert ExitCode.USAGE == answer.code
+    assert "module 'broken_for_cli' needs 'no_such_package', which is not installed here" in answer.errors
+    assert "broken_for_cli.py" in answer.errors
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_lists_the_newest_first(cli: Shell) -> None:
+    for run_id in ("a", "b", "c"):
+        cli.report(run_id)
+    listed = cli("runs", "--json").data
+
+    assert ["c", "b", "a"] == [run["run_id"] for run in listed]
+    assert ["c", "b"] == [run["run_id"] for run in cli("runs", "--limit", "2", "--json").data]
+    assert ["a"] == [run["run_id"] for run in cli("runs", "--before", "b", "--json").data]
+    assert re.search(r"(?s)run .*workflow.*status.*\nc .*completed.*\nb .*\na ", cli("runs").output)
+
+
+def test_runs_are_filtered_by_status_workflow_and_source(cli: Shell) -> None:
+    cli.report("good")
+    cli.report("bad", style="none")
+    in_loop(make_fork(cli.place, "good", "fork"))
+
+    assert ["bad"] == [run["run_id"] for run in cli("runs", "--status", "failed", "--json").data]
+    assert ["fork"] == [run["run_id"] for run in cli("runs", "--forked-from", "go", "--json").data]
+    assert [] == cli("runs", "--workflow", "other", "--json").data
+    assert "no runs\n" == cli("runs", "--workflow", "other").output
+    assert ExitCode.USAGE == cli("runs", "--status", "done").code
+
+
+async def make_fork(place: Path, source: str, run_id: str) -> None:
+    async with satay.run_app(data_dir=place) as app:
+        await (await app.fork(source, before_task="shell.write", run_id=run_id)).result()
+
+
+def test_a_run_whose_process_is_gone_is_listed_as_stranded(cli: Shell) -> None:
+    in_loop(leave_crashed(cli.place))
+
+    assert "stranded" in cli("runs").output
+    assert [True] == [run["is_stranded"] for run in cli("runs", "--json").data]
+
+
+# --- naming a run -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_id_may_be_shortened_while_it_is_unique(cli: Shell) -> None:
+    cli.report("report-2024")
+    cli.report("report-2025")
+    cli("run", f"{MODULE}:parent", "--run-id", "report-parent")
+    unique = cli("show", "report-p", "--json")
+    ambiguous = cli("show", "report-20", "--json")
+
+    assert "report-parent" == unique.data["run"]["run_id"]
+    assert ExitCode.USAGE == ambiguous.code
+    assert ["report-2025", "report-2024"] == ambiguous.error["candidates"]
+
+
+def test_an_id_that_is_the_beginning_of_others_means_itself(cli: Shell) -> None:
+    cli.report("r")
+    cli.report("r-2")
+
+    assert "r" == cli("show", "r", "--json").data["run"]["run_id"]
+
+
+def test_a_run_that_is_not_there_is_answered_with_those_that_are_like_it(cli: Shell) -> None:
+    cli.report("quarterly")
+    answer = cli("show", "quaterly")
+
+    assert (ExitCode.NOT_FOUND, "") == (answer.code, answer.output)
+    assert "there is no run 'quaterly' in this journal; did you mean 'quarterly'?" in answer.errors
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell is offered for the last word."""
+    variables = {
+        "_SATAY_COMPLETE": "complete_bash",
+        "COMP_CWORD": str(len(words)),
+        "COMP_WORDS": f"satay {shlex.join(words)}",
+    }
+    with Program(["-m", "satay"], variables=variables) as process:
+        ended = process.end()
+    assert (0, "") == (ended.status, ended.errors)
+    return ended.output.split()
+
+
+def test_the_shell_is_offered_the_ids_in_the_journal(cli: Shell) -> None:
+    for run_id in ("acme-1", "acme-2", "other"):
+        cli.report(run_id)
+
+    assert ["acme-2", "acme-1"] == completed("show", "--data-dir", str(cli.place), "acme")
+
+
+def test_the_shell_is_offered_the_tasks_of_the_run(cli: Shell) -> None:
+    cli.report("acme")
+    line = ["plan", "acm", "--data-dir", str(cli.place), "--before-task"]
+
+    assert ["shell.research", "shell.write"] == completed(*line, "shell.")
+    assert ["shell.write"] == completed(*line, "shell.w")
+
+
+def test_the_shell_is_offered_commands_and_statuses() -> None:
+    assert {"run", "runs", "resume"} <= set(completed("r"))
+    assert ["completed"] == completed("runs", "--status", "co")
+
+
+def test_the_shell_is_offered_nothing_where_there_is_no_journal(tmp_path: Path) -> None:
+    assert [] == completed("show", "--data-dir", str(tmp_path / "nowhere"), "a")
+    assert [] == list(tmp_path.iterdir())
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def test_show_says_what_happened_and_what_to_do(cli: Shell) -> None:
+    cli.report("bad", style="none")
+    shown = cli("show", "bad").output
+
+    assert r"because   it ended with ValueError: no such style: \x1b[31m" in re.sub(r"(because) +", r"\1   ", shown)
+    assert "$ satay fork bad --at failure -m MODULE" in shown
+    assert re.search(r"2 .* shell.research:0 +completed .*\['Acme grew', 'Acme shrank'\]", shown)
+    assert re.search(r"4 .* shell.write:0 +failed .*ValueError: no such style", shown)
+
+
+def test_show_tells_programs_the_same(cli: Shell) -> None:
+    cli.report("r")
+    data = cli("show", "r", "--json").data
+    calls = [item for item in data["timeline"]["items"] if "call" in item]
+
+    assert "completed" == data["state"]["state"]
+    assert ["shell.research:0", "shell.write:0"] == [call["call"] for call in calls]
+    assert "Acme grew" == calls[1]["result"]
+    assert {"topic": "Acme"} == calls[0]["input"]
+
+
+def test_show_has_pages(cli: Shell) -> None:
+    cli.report("r")
+    last = cli("show", "r", "--limit", "1", "--json").data["timeline"]
+    first = cli("show", "r", "--after", "0", "--limit", "2", "--json").data["timeline"]
+
+    assert [("WorkflowCompleted", 3, 0)] == [(item["type"], last["earlier"], last["later"]) for item in last["items"]]
+    assert ([1, 2], 0, 2) == ([item["seq"] for item in first["items"]], first["earlier"], first["later"])
+    assert "3 earlier not shown" in cli("show", "r", "--limit", "1").output
+    assert "--after 2 shows the next" in cli("show", "r", "--after", "0", "--limit", "2").output
+
+
+def test_show_marks_what_a_fork_inherited(cli: Shell) -> None:
+    cli.report("source")
+    in_loop(make_fork(cli.place, "source", "fork"))
+    data = cli("show", "fork", "--json").data
+
+    assert "source" == data["run"]["forked_from"]
+    assert 1 == data["receipt"]["calls_inherited"]
+    assert [2, 3] == [item["seq"] for item in data["timeline"]["items"] if item["is_inherited"]] + [3]
+    assert "inherited" in cli("show", "fork").output
+
+
+def test_a_receipt_is_shown_as_it_is_stored(cli: Shell) -> None:
+    cli.report("source")
+    in_loop(make_fork(cli.place, "source", "fork"))
+    stored = cli("show", "fork", "--receipt", "--json").output
+
+    async def receipt() -> str:
+        async with satay.run_app(data_dir=cli.place) as app:
+            found = await app.receipt("fork")
+            assert found is not None
+            return found.to_json()
+
+    assert f"{in_loop(receipt())}\n" == stored
+    assert re.search(r"source_id +'source'", cli("show", "fork", "--receipt").output)
+    assert ExitCode.USAGE == cli("show", "source", "--receipt").code
+
+
+def test_a_tree_shows_children_and_forks(cli: Shell) -> None:
+    cli("run", f"{MODULE}:parent", "--run-id", "top")
+    data = cli("show", "top", "--tree", "--json").data
+
+    assert [("top/shell.echo:0", "child", False)] == [
+        (run["run_id"], run["kinship"], run["is_inherited"]) for run in data["relatives"]
+    ]
+    assert "└── top/shell.echo:0" in cli("show", "top", "--tree").output
+
+
+def test_a_tree_marks_the_children_that_a_fork_shares(cli: Shell) -> None:
+    cli("run", f"{MODULE}:parent", "--run-id", "top")
+
+    async def fork() -> None:
+        async with satay.run_app(data_dir=cli.place) as app:
+            await (await app.fork("top", fork_point_seq=3, run_id="fork")).result()
+
+    in_loop(fork())
+    data = cli("show", "fork", "--tree", "--json").data
+
+    assert [("top/shell.echo:0", True)] == [(run["run_id"], run["is_inherited"]) for run in data["relatives"]]
+    assert "inherited" in cli("show", "fork", "--tree").output
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_a_fork_would_do_and_writes_nothing(cli: Shell) -> None:
+    cli.report("r")
+    before = (cli.place / DATABASE_FILE).read_bytes()
+    options = ("--before-task", "shell.write", "--input", '{"topic": "Acme", "style": "sceptical"}', "-m", MODULE)
+    shown = cli("plan", "r", *options)
+    planned = cli("plan", "r", *options, "--json").data
+
+    assert ExitCode.DONE == shown.code
+    assert re.search(r"shell.research:0 +inherit", shown.output)
+    assert "shell.write:0" in shown.output
+    assert planned["input_overridden"]
+    assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+    assert before == (cli.place / DATABASE_FILE).read_bytes()
+
+
+def test_a_fork_is_driven_to_its_end_and_prints_its_result(cli: Shell) -> None:
+    cli.report("r")
+    options = ("--before-task", "shell.write", "--input", '{"topic": "Acme", "style": "sceptical"}', "-m", MODULE)
+    forked = cli("fork", "r", *options, "--run-id", "fork")
+    again = cli("fork", "r", *options, "--run-id", "fork", "--json")
+    other = cli("fork", "r", "--at-entry", "1", "--run-id", "fork", "-m", MODULE)
+
+    assert (ExitCode.DONE, '"Acme shrank"\n') == (forked.code, forked.output)
+    assert "researching" not in forked.errors
+    assert "Acme shrank" == again.data["result"]
+    assert "r" == again.data["receipt"]["source_id"]
+    assert (ExitCode.REFUSED, "") == (other.code, other.output)
+
+
+def test_a_failed_run_is_forked_at_its_failure_with_another_result(cli: Shell) -> None:
+    cli.report("bad", style="none")
+    override = ("--override", 'shell.write:0="by hand"', "--reason", "it was urgent")
+    forked = cli("fork", "bad", "--at", "failure", *override, "-m", MODULE)
+    failed = cli("fork", "bad", "--fail", "shell.research=no network", "-m", MODULE, "--json")
+
+    assert (ExitCode.DONE, '"by hand"\n') == (forked.code, forked.output)
+    assert ExitCode.NO == failed.code
+    assert "no network" in failed.data["error"]["message"]
+
+
+def test_a_policy_refuses_what_must_not_happen_again(cli: Shell) -> None:
+    cli.report("r")
+    forked = cli("fork", "r", "--before-task", "shell.write", "--policy", "shell.write=block", "-m", MODULE)
+    misspelt = cli("fork", "r", "--before-task", "shell.write", "--policy", "shell.wirte=block", "-m", MODULE)
+
+    assert ExitCode.NO == forked.code
+    assert "TaskBlockedError" in forked.errors
+    assert ExitCode.USAGE == misspelt.code
+    assert "did you mean 'shell.write'?" in misspelt.errors
+
+
+def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
+    cli.report("r")
+    options = ["--before-task", "shell.write", "-m", MODULE, "--score", f"{MODULE}:judge", "--run-id", "sweep"]
+    variants = [f'{style}={{"topic": "Acme", "style": "{style}"}}' for style in ("sceptical", "friendly")]
+    arguments = [*options, *(word for variant in variants for word in ("--variant", variant))]
+    swept = cli("sweep", "r", *arguments, "--json")
+    shown = cli("sweep", "r", *arguments)
+
+    assert ExitCode.DONE == swept.code
+    assert ["friendly", "sceptical"] == [row["variant"] for row in swept.data["rows"]]
+    assert shown.output.index("friendly") < shown.output.index("sceptical")
+    assert ["sweep/friendly:0", "sweep/sceptical:0", "sweep", "r"] == [
+        run["run_id"] for run in cli("runs", "--json").data
+    ]
+
+
+def test_a_sweep_that_was_left_is_resumed(cli: Shell) -> None:
+    async def leave_sweep() -> None:
+        async with open_app(cli.place) as app:
+            handle = await app.start(shell.await_answer, run_id="r")
+            await app.send_event("answer", 1, key="k", run_id="r")
+            await handle.result()
+            variants = {"again": satay.Variant(before_event="answer")}
+            sweep = asyncio.ensure_future(satay.sweep("r", variants=variants, run_id="sweep"))
+            while not await app.runs(forked_from="r", status="waiting"):
+                pass
+            sweep.cancel()
+            await asyncio.wait([sweep])
+
+    in_loop(leave_sweep())
+    cli("send", "answer", "2", "--run", "sweep/again:0", "--key", "k")
+    resumed = cli("resume", "sweep", "-m", MODULE, "--json")
+
+    assert ExitCode.DONE == resumed.code
+    assert "completed" == resumed.data["status"]
+    assert 2 == cli("show", "sweep/again:0", "--json").data["timeline"]["items"][-2]["result"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--variant", "a"], ["--variant", "a={}"], ["--variant", "a=1", "--variant", "a=2"], ["--score", "x"]],
+)
+def test_a_sweep_that_cannot_be_made_is_refused(cli: Shell, options: Sequence[str]) -> None:
+    cli.report("r")
+    answer = cli("sweep", "r", "--before-task", "shell.write", "-m", MODULE, *options)
+
+    assert (ExitCode.USAGE, "") == (answer.code, answer.output)
+    assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "complaint"),
+    [
+        (["--before-task", "shell.wirte"], ExitCode.REFUSED, "did you mean 'shell.write'?"),
+        (["--at-entry", "99"], ExitCode.REFUSED, "99"),
+        (["--before-task", "shell.write", "--input", "{}"], ExitCode.USAGE, "at $.topic"),
+        (["--before-task", "shell.write", "--override", "shell.write"], ExitCode.USAGE, "NAME=VALUE"),
+        (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "on_stale"),
+    ],
+)
+def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
+    cli: Shell, options: Sequence[str], code: ExitCode, complaint: str
+) -> None:
+    cli.report("r")
+    for command in ("plan", "fork"):
+        answer = cli(command, "r", *options, "-m", MODULE)
+
+        assert (code, "") == (answer.code, answer.output)
+        assert complaint in answer.errors
+    assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_is_sent_to_a_run_that_nobody_drives_and_taken_when_it_is_resumed(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    before = cli("show", "waits", "--json").data["state"]
+    sent = cli("send", "answer", '{"yes": true}', "--run", "waits", "--key", "k", "--event-id", "1")
+    again = cli("send", "answer", '{"yes": true}', "--run", "waits", "--key", "k", "--event-id", "1", "--json")
+    resumed = cli("resume", "waits", "-m", MODULE, "--json")
+    late = cli("send", "answer", "1", "--run", "waits")
+
+    assert "satay send answer JSON --run waits --key k" in before["commands"]
+    assert (0, "sent\n") == (sent.code, sent.output)
+    assert {"is_sent": False, "run_id": "waits"} == again.data
+    assert {"yes": True} == resumed.data["result"]
+    assert (ExitCode.REFUSED, "it takes no more events" in late.errors) == (late.code, True)
+
+
+def test_a_cancelled_run_ends_when_it_is_resumed(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    asked = cli("cancel", "waits", "--json")
+    ended = cli("resume", "waits", "-m", MODULE, "--json")
+
+    assert (0, "cancelling") == (asked.code, asked.data["state"])
+    assert (ExitCode.NO, "cancelled") == (ended.code, ended.data["status"])
+    assert "cancelled" == cli("show", "waits", "--json").data["state"]["state"]
+
+
+def test_a_crash_in_an_external_call_is_decided(cli: Shell) -> None:
+    in_loop(leave_crashed(cli.place))
+    crashed = cli("show", "pays", "--json").data["state"]
+    stopped = cli("resume", "pays", "-m", MODULE, "--json")
+    undecided = cli("show", "pays", "--json").data["state"]
+    decided = cli("decide", "pays", "--value", '"paid by hand"', "--json")
+    resumed = cli("resume", "pays", "-m", MODULE, "--json")
+
+    assert "crashed" == crashed["state"]
+    assert (ExitCode.REFUSED, "NeedsDecisionError") == (stopped.code, stopped.error["error"])
+    assert "needs a decision" == undecided["state"]
+    assert (0, "decided") == (decided.code, decided.data["state"])
+    assert "paid by hand" == resumed.data["result"]
+    assert ExitCode.USAGE == cli("decide", "pays", "rerun").code
+
+
+def test_a_run_whose_code_is_not_imported_is_not_resumed(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    with closing(sqlite3.connect(cli.place / DATABASE_FILE)) as connection, connection:
+        connection.execute("UPDATE runs SET workflow = 'shell.unknown'")
+    answer = cli("resume", "waits")
+
+    assert ExitCode.NOT_FOUND == answer.code
+    assert "which this process has not imported" in answer.errors
+    assert "-m MODULE" in answer.errors
+
+
+# --- comparing and checking -------------------------------------------------------------------------------------------
+
+
+def test_compare_ends_with_the_code_for_no_where_runs_differ(cli: Shell) -> None:
+    cli.report("a")
+    cli.report("b")
+    cli.report("c", style="sceptical")
+
+    assert ExitCode.DONE == cli("compare", "a", "b").code
+    assert ExitCode.NO == cli("compare", "a", "c").code
+    assert "shell.write:0" == cli("compare", "a", "c", "--json").data["first_divergence"]
+
+
+def test_doctor_finds_nothing_wrong_with_a_sound_journal(cli: Shell) -> None:
+    cli.report("r")
+    answer = cli("doctor", "--json")
+
+    assert (ExitCode.DONE, []) == (answer.code, answer.data["problems"])
+    assert {"completed": 1} == answer.data["store"]["runs"]
+    assert "no problems" in cli("doctor").output
+
+
+def test_doctor_names_the_runs_that_were_left_behind(cli: Shell) -> None:
+    in_loop(leave_crashed(cli.place))
+    answer = cli("doctor", "--json")
+
+    assert ExitCode.NO == answer.code
+    assert ["pays"] == answer.data["stranded"]
+    assert [False] == [owner["is_alive"] for owner in answer.data["owners"]]
+    assert "pays" in answer.data["problems"][0]
+
+
+def test_doctor_reports_a_journal_that_cannot_be_read(cli: Shell) -> None:
+    cli.report("r")
+    (cli.place / DATABASE_FILE).write_bytes(b"this is no database, whatever its name says" * 100)
+    answer = cli("doctor", "--json")
+
+    assert ExitCode.JOURNAL == answer.code
+    assert ["name another file" in problem for problem in answer.data["problems"]] == [True]
+
+
+def test_doctor_finds_a_damaged_page(cli: Shell) -> None:
+    cli.report("r")
+    path = cli.place / DATABASE_FILE
+    with closing(sqlite3.connect(path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'runs_status'").fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * page_bytes : root * page_bytes] = b"\0" * page_bytes
+    path.write_bytes(content)
+    answer = cli("doctor", "--json")
+
+    assert answer.code in (ExitCode.NO, ExitCode.JOURNAL)
+    assert answer.data["problems"]
+
+
+# --- every command ----------------------------------------------------------------------------------------------------
+
+READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["doctor"]]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: str(arguments[0]))
+def test_reading_makes_no_journal(cli: Shell, tmp_path: Path, arguments: Sequence[str]) -> None:
+    answer = cli(*arguments, "--json")
+
+    assert (ExitCode.JOURNAL, "") == (answer.code, answer.output)
+    assert ("JournalNotFoundError", 5) == (answer.error["error"], answer.error["exit_code"])
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", ["cancel r", "send e --run r", "decide r fail", "resume r"])
+def test_acting_on_a_run_makes_no_journal(cli: Shell, tmp_path: Path, line: str) -> None:
+    answer = cli(*line.split())
+
+    assert ExitCode.JOURNAL == answer.code
+    assert "there is no journal at" in answer.errors
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: str(arguments[0]))
+def test_reading_changes_nothing_in_the_journal(cli: Shell, arguments: Sequence[str]) -> None:
+    cli.report("r")
+    before = (cli.place / DATABASE_FILE).read_bytes()
+
+    assert ExitCode.DONE == cli(*arguments).code
+    assert before == (cli.place / DATABASE_FILE).read_bytes()
+
+
+def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli: Shell) -> None:
+    answer = cli("shw", "r")
+    as_json = cli("runs", "--limt", "3", "--json")
+
+    assert (ExitCode.USAGE, "") == (answer.code, answer.output)
+    assert "Did you mean 'show'?" in answer.errors
+    assert ("UsageError", ExitCode.USAGE) == (as_json.error["error"], as_json.code)
+    assert "--limit" in as_json.error["message"]
+
+
+def test_a_database_url_stands_in_an_option_or_in_the_environment(
+    cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.report("r")
+    url = f"sqlite:///{cli.place / DATABASE_FILE}"
+    monkeypatch.setenv("SATAY_DATABASE_URL", url)
+    by_option = CliRunner().invoke(application, ["runs", "--json", "--db", url])
+    by_environment = CliRunner().invoke(application, ["runs", "--json"])
+    bad = CliRunner().invoke(application, ["runs", "--json", "--db", "mysql://me:secret@host/runs"])
+
+    assert by_option.stdout == by_environment.stdout
+    assert ["r"] == [run["run_id"] for run in json.loads(by_option.stdout)]
+    assert ExitCode.USAGE == bad.exit_code
+    assert "secret" not in bad.output
+
+
+def test_help_names_every_command_and_every_exit_code() -> None:
+    shown = CliRunner().invoke(application, ["--help"])
+    words = " ".join(shown.output.split())
+
+    assert 0 == shown.exit_code
+    assert all(re.search(rf"\b{command}\b", words) for command in COMMANDS)
+    assert [] == [code for code, meaning in MEANINGS.items() if f"{code.value} {meaning}" not in words]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_answers_in_json(command: str) -> None:
+    shown = CliRunner().invoke(application, [command, "--help"], env={"COLUMNS": "200"})
+
+    assert 0 == shown.exit_code
+    assert "--json" in shown.output
+    assert "--data-dir" in shown.output
+
+
+def test_every_command_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert [] == [command for command in COMMANDS if f"`satay {command}" not in text]
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "waiting", "crashed"])
+def test_every_command_that_is_advised_is_understood(cli: Shell, state: str) -> None:
+    match state:
+        case "completed":
+            cli.report("r")
+        case "failed":
+            cli.report("r", style="none")
+        case "waiting":
+            in_loop(leave_waiting(cli.place, "r"))
+        case "crashed":
+            in_loop(leave_crashed(cli.place, "r"))
+    for command in cli("show", "r", "--json").data["state"]["commands"]:
+        program, name, *arguments = shlex.split(command)
+        understood = CliRunner().invoke(application, [name, *arguments, "--help"])
+
+        assert ("satay", 0) == (program, understood.exit_code), command
+
+
+def test_the_command_that_is_installed_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["scripts"]["satay"].partition(":")
+
+    assert main is getattr(importlib.import_module(module), name)
+
+
+# --- as a process -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_reading_imports_none_of_the_users_code(cli: Shell) -> None:
+    cli.report("r")
+    code = (
+        "import sys; from satay.cli import application\n"
+        "try: application(['show', 'r', '--data-dir', sys.argv[1]])\n"
+        f"except SystemExit: assert {MODULE!r} not in sys.modules, 'it was imported'"
+    )
+    with Program(["-c", code, str(cli.place)]) as process:
+        ended = process.end()
+
+    assert (0, "") == (ended.status, ended.errors)
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_a_command_quietly(cli: Shell) -> None:
+    for number in range(3):
+        cli.report(f"r{number}")
+    command = [sys.executable, "-W", "error", "-m", "satay", "runs", "--watch", "--json", "--data-dir", str(cli.place)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = json.loads(process.stdout.readline())
+        process.stdout.close()
+        cli.report("another")
+        errors = process.stderr.read()
+        status = process.wait()
+
+    assert "r0" == first["run_id"]
+    assert (ExitCode.PIPE_CLOSED, b"") == (status, errors)
+
+
+@pytest.mark.slow
+def test_watching_ends_with_ctrl_c(cli: Shell) -> None:
+    cli.report("r")
+    with program(cli.place, "runs", "--watch") as process:
+        process.wait_for('"is_stranded": false}')
+        process.send_signal(signal.SIGINT)
+        ended = process.end()
+
+    assert (ExitCode.INTERRUPTED, "") == (ended.status, ended.errors)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_is_resumed(cli: Shell) -> None:
+    with program(cli.place, "run", f"{MODULE}:await_answer", "--run-id", "r") as process:
+        wait_until(lambda: (cli.place / DATABASE_FILE).exists() and "waiting" in cli("runs").output)
+        live = cli("show", "r", "--json").data["state"]
+        process.send_signal(signal.SIGINT)
+        ended = process.end()
+    cli("send", "answer", "7", "--run", "r", "--key", "k")
+    resumed = cli("resume", "r", "-m", MODULE)
+
+    assert "waiting for an event" == live["state"]
+    assert ["satay send answer JSON --run r --key k"] == live["commands"]
+    assert (ExitCode.INTERRUPTED, "") == (ended.status, ended.output)
+    assert "satay resume" in ended.errors
+    assert "7\n" == resumed.output
+
+
+@pytest.mark.slow
+def test_commands_work_on_a_journal_that_another_process_writes(cli: Shell) -> None:
+    with program(cli.place, "run", f"{MODULE}:await_answer", "--run-id", "r") as process:
+        wait_until(lambda: (cli.place / DATABASE_FILE).exists() and "waiting" in cli("runs").output)
+        sent = cli("send", "answer", '"from another process"', "--run", "r", "--key", "k")
+        ended = process.end()
+
+    assert 0 == sent.code
+    assert (0, '"from another process"\n') == (ended.status, ended.output)
+
+
+@pytest.mark.slow
+def test_messages_are_left_by_a_process_that_knows_no_code(cli: Shell) -> None:
+    in_loop(leave_crashed(cli.place, "pays"))
+    in_loop(leave_waiting(cli.place, "waits"))
+    cli("resume", "pays", "-m", MODULE)
+    commands = [
+        ["decide", "pays", "--value", '"by hand"'],
+        ["send", "answer", "1", "--run", "waits", "--key", "k"],
+        ["cancel", "waits"],
+    ]
+    for arguments in commands:
+        with program(cli.place, *arguments, "--json") as process:
+            ended = process.end()
+        assert (0, "") == (ended.status, ended.errors), arguments
+
+    assert "by hand" == cli("resume", "pays", "-m", MODULE, "--json").data["result"]
+    assert "cancelling" == cli("show", "waits", "--json").data["state"]["state"]
+
+
+@pytest.mark.slow
+def test_modules_are_named_in_the_environment(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    cli("send", "answer", "1", "--run", "waits", "--key", "k")
+    with program(cli.place, "resume", "waits", variables={"SATAY_MODULES": f" {MODULE} ,json"}) as process:
+        ended = process.end()
+
+    assert (0, "1\n") == (ended.status, ended.output)

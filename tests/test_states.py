@@ -1,0 +1,277 @@
+"""Every state that a run can be in has a label of its own, a reason and an advice."""
+
+import math
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import satay
+from satay.clock import MICROSECONDS
+from satay.errors import TaskBlockedError
+from satay.inspections import inspect_run
+from satay.model import RunStatus
+from satay.readers import open_reader
+from satay.settings import Settings
+from satay.states import RunState, StateReport
+from satay.testing import AppUnderTest, ManualClock, abandon, open_app, pause, settle
+from tests.driving import in_loop
+
+State = Callable[[Path], Coroutine[Any, Any, StateReport]]
+
+
+@satay.task(name="states.hang")
+async def hang() -> None:
+    await pause(math.inf)
+
+
+@satay.task(name="states.fail", retries=3, backoff=600)
+async def fail() -> None:
+    raise ValueError("out of order")
+
+
+@satay.task(name="states.charge", effect="external")
+async def charge() -> None:
+    await pause(math.inf)
+
+
+@satay.task(name="states.reply", effect="external")
+async def reply() -> str:
+    return "sent"
+
+
+@satay.workflow(name="states.replying")
+async def replying() -> str:
+    return await reply()
+
+
+@satay.workflow(name="states.working")
+async def working() -> None:
+    await hang()
+
+
+@satay.workflow(name="states.failing")
+async def failing() -> None:
+    await fail()
+
+
+@satay.workflow(name="states.charging")
+async def charging() -> None:
+    await charge()
+
+
+@satay.workflow(name="states.sleeping")
+async def sleeping() -> None:
+    await satay.sleep(timedelta(days=1))
+
+
+@satay.workflow(name="states.waiting")
+async def waiting() -> Any:
+    return await satay.wait_for_event("answer", key="it's", timeout=timedelta(days=2))
+
+
+@satay.workflow(name="states.parent")
+async def parent() -> Any:
+    return await satay.start_child(waiting).result()
+
+
+@satay.workflow(name="states.ending")
+async def ending(how: str) -> str:
+    if how == "error":
+        raise LookupError("nothing found")
+    if how == "again":
+        satay.continue_as_new("done")
+    return how
+
+
+def stopped_clock() -> ManualClock:
+    return ManualClock()
+
+
+async def look(app: AppUnderTest, run_id: str = "r", *, later_seconds: float = 0) -> StateReport:
+    """What a reader says of a run, at the time of the app."""
+    assert app.data_dir is not None
+    now = app.clock.now() + round(later_seconds * MICROSECONDS)
+    async with open_reader(Settings(data_dir=app.data_dir)) as reader:
+        return (await inspect_run(reader, run_id, now, after=None, limit=1)).state
+
+
+async def started(place: Path, workflow: satay.Workflow[[], Any]) -> StateReport:
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(workflow, run_id="r")
+        await settle(app)
+        return await look(app)
+
+
+async def ended(place: Path, how: str) -> StateReport:
+    async with open_app(place) as app:
+        await app.start(ending, how, run_id="r")
+        await settle(app)
+        return await look(app)
+
+
+async def left(place: Path, workflow: satay.Workflow[[], Any], *, later_seconds: float = 0) -> StateReport:
+    """A run that was there when its app closed in good order."""
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(workflow, run_id="r")
+        await settle(app)
+    return await look(app, later_seconds=later_seconds)
+
+
+async def crashed(place: Path) -> StateReport:
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(working, run_id="r")
+        await settle(app)
+        await abandon(app)
+    return await look(app)
+
+
+async def given_up(place: Path) -> StateReport:
+    """A run whose driver found that code and journal part."""
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(working, run_id="r")
+        await settle(app)
+        await abandon(app)
+    async with open_app(place, clock=stopped_clock()) as app:
+        journal = (await app._ready()).journal
+        for owner in await journal.owners():
+            if owner.id != app._scheduler.owner_id:  # type: ignore[union-attr]  # it is open
+                await journal.retire(owner.id)
+        return await look(app)
+
+
+async def undecided(place: Path, *, is_decided: bool = False) -> StateReport:
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(charging, run_id="r")
+        await settle(app)
+        await abandon(app)
+    async with open_app(place, clock=stopped_clock()) as app:
+        app.resume("r")
+        await settle(app)
+        assert RunStatus.NEEDS_DECISION is await app.status("r")
+    if is_decided:
+        async with satay.run_app(data_dir=place) as real:
+            scheduler = await real._ready()
+            await scheduler.journal.post("r", "satay.decision", None, None, "{}", 0)
+    return await look(app)
+
+
+async def asked_to_end(place: Path) -> StateReport:
+    async with open_app(place, clock=stopped_clock()) as app:
+        await app.start(waiting, run_id="r")
+        await settle(app)
+    async with satay.run_app(data_dir=place) as real:
+        scheduler = await real._ready()
+        await scheduler.journal.post("r", "satay.cancel", None, None, "null", 0)
+    return await look(app)
+
+
+async def cancelled(place: Path) -> StateReport:
+    async with open_app(place) as app:
+        handle = await app.start(sleeping, run_id="r")
+        await handle.cancel()
+        await settle(app)
+        return await look(app)
+
+
+STATES: Final[dict[RunState, State]] = {
+    RunState.RUNNING: lambda place: started(place, working),
+    RunState.RETRYING: lambda place: started(place, failing),
+    RunState.SLEEPING: lambda place: started(place, sleeping),
+    RunState.WAITING_FOR_EVENT: lambda place: started(place, waiting),
+    RunState.WAITING_FOR_CHILD: lambda place: started(place, parent),
+    RunState.OVERDUE: lambda place: left(place, sleeping, later_seconds=90_000),
+    RunState.CANCELLING: asked_to_end,
+    RunState.NEEDS_DECISION: undecided,
+    RunState.DECIDED: lambda place: undecided(place, is_decided=True),
+    RunState.CRASHED: crashed,
+    RunState.SUSPENDED: lambda place: left(place, working),
+    RunState.STOPPED: given_up,
+    RunState.COMPLETED: lambda place: ended(place, "well"),
+    RunState.CONTINUED: lambda place: ended(place, "again"),
+    RunState.FAILED: lambda place: ended(place, "error"),
+    RunState.CANCELLED: cancelled,
+}
+
+
+def test_every_state_can_be_told() -> None:
+    assert set(RunState) - {RunState.WAITING} == set(STATES)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_state_has_a_label_a_reason_and_an_advice(tmp_path: Path, state: RunState) -> None:
+    report = in_loop(STATES[state](tmp_path))
+
+    assert state is report.state
+    assert report.reason
+    assert report.advice
+    assert all(command.startswith("satay ") for command in report.commands)
+
+
+def test_labels_reasons_and_advice_are_told_apart(tmp_path: Path) -> None:
+    reports = {}
+    for state, reach in STATES.items():
+        (tmp_path / state.name).mkdir()
+        reports[state] = in_loop(reach(tmp_path / state.name))
+
+    assert len(STATES) == len({report.state.value for report in reports.values()})
+    assert len(STATES) == len({report.reason for report in reports.values()})
+
+
+def test_a_wait_for_an_event_is_told_with_the_command_that_ends_it(tmp_path: Path) -> None:
+    report = in_loop(started(tmp_path, waiting))
+
+    assert report.reason.startswith("it waits for event 'answer' with key \"it's\", until ")
+    assert ("satay send answer JSON --run r --key 'it'\"'\"'s'",) == report.commands
+
+
+def test_a_task_that_is_tried_again_is_told_with_its_error(tmp_path: Path) -> None:
+    report = in_loop(started(tmp_path, failing))
+
+    assert report.reason.startswith(
+        "attempt 1 of states.fail:0 failed: ValueError: out of order; the next attempt is at"
+    )
+    assert "nothing to do" in report.advice
+
+
+def test_a_wait_that_no_process_would_end_says_so(tmp_path: Path) -> None:
+    report = in_loop(left(tmp_path, sleeping))
+
+    assert RunState.SLEEPING is report.state
+    assert "no process is there" in report.reason
+    assert ("satay resume r -m MODULE",) == report.commands
+
+
+def test_a_call_that_is_undecided_is_named(tmp_path: Path) -> None:
+    report = in_loop(undecided(tmp_path))
+
+    assert "its process died during states.charge:0" in report.reason
+
+
+def test_a_fork_that_a_policy_stopped_is_told_how_to_let_it_run(tmp_path: Path) -> None:
+    async def main() -> StateReport:
+        async with open_app(tmp_path) as app:
+            await app.start(replying, run_id="source").result()
+            fork = await app.fork("source", before_task=reply, run_id="r")
+            with pytest.raises(TaskBlockedError):
+                await fork.result()
+            return await look(app)
+
+    report = in_loop(main())
+
+    assert RunState.FAILED is report.state
+    assert "TaskBlockedError" in report.reason
+    assert ("satay fork source --before-task TASK --policy TASK=live -m MODULE",) == report.commands
+
+
+def test_a_report_is_plain_data(tmp_path: Path) -> None:
+    report = in_loop(ended(tmp_path, "again"))
+
+    assert {
+        "state": "continued",
+        "reason": "it goes on as r~2",
+        "advice": "look at the run that goes on",
+        "commands": ["satay show r~2"],
+    } == report.to_dict()
