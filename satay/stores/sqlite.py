@@ -15,7 +15,21 @@ from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from satay.clock import monotonic
 from satay.errors import InvalidValueError, JournalClosedError
-from satay.journal import MAX_PAGE, Append, Blob, Claim, Commit, Lease, NewFork, NewRun, Owner, Posted, RunQuery, Wait
+from satay.journal import (
+    MAX_PAGE,
+    Append,
+    Blob,
+    Claim,
+    Commit,
+    Lease,
+    NewFork,
+    NewRun,
+    Note,
+    Owner,
+    Posted,
+    RunQuery,
+    Wait,
+)
 from satay.model import Entry, Message, RunRecord
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
@@ -203,6 +217,9 @@ class SqliteJournal(ReadableSqlite):
         commit = Commit()
         self._queue_write(Write(commit.settle, writes.append, append, append.blobs))
         return commit
+
+    def note(self, notes: Sequence[Note]) -> "asyncio.Future[None]":
+        return self._write(writes.note, notes)
 
     def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
         return self._write(writes.claim, writes.Takeover(run_id, owner, now))
