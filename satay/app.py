@@ -517,9 +517,9 @@ class App(Reader):
         """Decide an experiment for a fork that has completed: it won, and the other members lost.
 
         The experiment is a named one, or that of the run that the fork was made of, with all forks of that run. The
-        fork's outcome becomes `promoted`. Members that have no outcome, or were called `promoted` by hand, become
-        `rejected`; scores stay. It is written at once and for ever, in the journals of experiments alone. Promoting the
-        same run again changes nothing.
+        fork's outcome becomes `promoted`. Members that have no outcome, an inconclusive one, or were called `promoted`
+        by hand, become `rejected`; scores stay. It is written at once and for ever, in the journals of experiments
+        alone. Promoting the same run again changes nothing.
 
         Raises `ExperimentConflictError` where another run was promoted, also by another process at the same moment;
         `PromotionError` for a run that is no fork, has not completed, or is no member.

@@ -27,7 +27,7 @@ from satay.texts import dump_plain, json_quote, to_plain
 MAX_EXPERIMENT_NAME_LENGTH: Final = 100
 """The longest name of an experiment, in characters."""
 
-MAX_MEMBERS: Final = 10_000
+MAX_EXPERIMENT_MEMBERS: Final = 10_000
 """The most members that are added to one experiment."""
 
 MAX_NOTE_CHARACTERS: Final = 10_000
@@ -344,9 +344,10 @@ def new_member(experiment: ExperimentState, member: Declaration) -> list[Draft]:
             f"run {member.run_id!r} cannot be added as {member.role!r} with the delta {shown(_read_delta(member))} to "
             f"experiment {experiment.experiment_id!r}: {problem}; begin another experiment",
         )
-    if len(experiment.declared) >= MAX_MEMBERS:
+    if len(experiment.declared) >= MAX_EXPERIMENT_MEMBERS:
         raise InvalidValueError(
-            f"experiment {experiment.experiment_id!r} has {MAX_MEMBERS} members and can have no more; begin another one"
+            f"experiment {experiment.experiment_id!r} has {MAX_EXPERIMENT_MEMBERS} members and can have no more; begin "
+            "another one"
         )
     return [member_added(member)]
 
@@ -421,8 +422,7 @@ def new_promotion(
 ) -> dict[str, list[Draft]]:
     """What promoting a member writes, by the experiment whose journal it goes to. `members` are runs with their homes.
 
-    The winner becomes `promoted`. Others that have no outcome, or were called `promoted` by hand, become `rejected`.
-    Scores stay.
+    The winner becomes `promoted`. Others whose outcome is open, see `_is_open`, become `rejected`. Scores stay.
     """
     closed = [run_id for run_id, _ in members if run_id != winner_id]
     names = ",".join(map(json_quote, closed))
@@ -430,14 +430,21 @@ def new_promotion(
     drafts = {experiment.experiment_id: [decision]}
     for run_id, home in members:
         there = home.outcome_of(run_id)
-        value = OutcomeValue.PROMOTED if run_id == winner_id else OutcomeValue.REJECTED
-        is_nominated = there is not None and there.value is OutcomeValue.PROMOTED and there.decided_in is None
-        if there is None or is_nominated or (run_id == winner_id and there.value is not OutcomeValue.PROMOTED):
+        is_winner = run_id == winner_id
+        if _is_open(there) or (is_winner and there is not None and there.value is not OutcomeValue.PROMOTED):
+            value = OutcomeValue.PROMOTED if is_winner else OutcomeValue.REJECTED
             score = None if there is None else there.score
             note = there.note if there is not None and there.value is value else None
             draft = _recorded(run_id, value, score, note, experiment.experiment_id)
             drafts.setdefault(home.experiment_id, []).append(draft)
     return drafts
+
+
+def _is_open(outcome: Outcome | None) -> bool:
+    """Whether a promotion has the last word: no outcome, an inconclusive one, or `promoted` by hand."""
+    if outcome is None or outcome.value is OutcomeValue.INCONCLUSIVE:
+        return True
+    return outcome.value is OutcomeValue.PROMOTED and outcome.decided_in is None
 
 
 def _recorded(run_id: str, value: OutcomeValue, score: Score | None, note: str | None, decided_in: str | None) -> Draft:

@@ -248,7 +248,8 @@ async def test_an_outcome_is_recorded_and_then_the_fork_is_promoted(app: AppUnde
 
 
 async def test_promoting_a_fork_closes_the_others(app: AppUnderTest) -> None:
-    await base_and_forks(app, "a", "b", "c", "d")
+    await base_and_forks(app, "a", "b", "c", "d", "e")
+    await app.set_outcome("e", "inconclusive", score=0.1)
     await app.set_outcome("a", "promoted", score=0.5, note="nice")
     await app.set_outcome("b", "inconclusive", score=0.7)
     await app.set_outcome("c", "crashed")
@@ -259,10 +260,16 @@ async def test_promoting_a_fork_closes_the_others(app: AppUnderTest) -> None:
     found = {member.run_id: member.outcome for member in await experiment.members()}
     winner = await experiment.winner()
     assert winner is not None
-    assert ("a", "c", "d") == winner.closed
+    assert ("a", "c", "d", "e") == winner.closed
     assert found.pop("base") is None
     values = {run_id: (outcome.value, outcome.score) for run_id, outcome in found.items() if outcome is not None}
-    assert {"a": ("rejected", 0.5), "b": ("promoted", 0.7), "c": ("crashed", None), "d": ("rejected", None)} == values
+    assert {
+        "a": ("rejected", 0.5),
+        "b": ("promoted", 0.7),
+        "c": ("crashed", None),
+        "d": ("rejected", None),
+        "e": ("rejected", 0.1),
+    } == values
 
 
 async def test_promoting_the_winner_again_changes_nothing(app: AppUnderTest) -> None:
