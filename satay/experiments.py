@@ -176,54 +176,40 @@ def baseline_of(run: RunRecord) -> str:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def fold(experiment_id: str, entries: Sequence[Entry]) -> ExperimentState:
-    """What a journal says; the state of an experiment that is not there yet for none.
+def fold(known: ExperimentState, entries: Sequence[Entry]) -> ExperimentState:
+    """What a journal says, given what it said up to `known.last`, and the entries after that.
 
     Raises `JournalCorruptError` for a journal that is none of an experiment.
     """
     if not entries:
-        return ExperimentState(experiment_id)
-    if entries[0].type != EntryType.EXPERIMENT_CREATED:
-        raise JournalCorruptError(f"the journal {experiment_id!r} does not begin as one of an experiment does")
+        return known
+    if known.last is None and entries[0].type != EntryType.EXPERIMENT_CREATED:
+        raise JournalCorruptError(f"the journal {known.experiment_id!r} does not begin as one of an experiment does")
     check_understood(entries)
-    created = facts(entries[0])
-    baseline_id: str | None = created["baseline"]
-    declared: dict[str, Declaration] = {}
-    outcomes: dict[str, tuple[Outcome, ...]] = {}
-    promotion: Promotion | None = None
+    name, baseline_id, hypothesis, promotion = known.name, known.baseline_id, known.hypothesis, known.promotion
+    declared, outcomes = dict(known.declared), dict(known.outcomes)
     for entry in entries:
+        told = facts(entry)
         match entry.type:
+            case EntryType.EXPERIMENT_CREATED:
+                name, baseline_id, hypothesis = told["name"], told["baseline"], told["hypothesis"]
             case EntryType.MEMBER_ADDED:
-                known = facts(entry)
-                declared[known["run_id"]] = Declaration(
-                    known["run_id"], known["role"], known["home"], value_text(entry) or "null"
-                )
-                if known["role"] == BASELINE:
-                    baseline_id = known["run_id"]
+                member = Declaration(told["run_id"], told["role"], told["home"], value_text(entry) or "null")
+                declared[member.run_id] = member
+                baseline_id = member.run_id if member.role == BASELINE else baseline_id
             case EntryType.OUTCOME_RECORDED:
-                outcome = _outcome(entry)
+                outcome = _outcome(told, entry.at)
                 outcomes[outcome.run_id] = (*outcomes.get(outcome.run_id, ()), outcome)
             case EntryType.RUN_PROMOTED:
-                known = facts(entry)
-                promotion = Promotion(experiment_id, known["run_id"], to_datetime(entry.at), tuple(known["closed"]))
+                promotion = Promotion(known.experiment_id, told["run_id"], to_datetime(entry.at), tuple(told["closed"]))
     return ExperimentState(
-        experiment_id,
-        entries[-1],
-        created["name"],
-        baseline_id,
-        created["hypothesis"],
-        declared,
-        outcomes,
-        promotion,
+        known.experiment_id, entries[-1], name, baseline_id, hypothesis, declared, outcomes, promotion
     )
 
 
-def _outcome(entry: Entry) -> Outcome:
-    known = facts(entry)
-    value = OutcomeValue(known["outcome"])
-    return Outcome(
-        known["run_id"], value, known["score"], known["note"], to_datetime(entry.at), known.get("decided_in")
-    )
+def _outcome(told: Mapping[str, Any], at: int) -> Outcome:
+    value = OutcomeValue(told["outcome"])
+    return Outcome(told["run_id"], value, told["score"], told["note"], to_datetime(at), told.get("decided_in"))
 
 
 def to_member(declared: Declaration, home: ExperimentState) -> Member:

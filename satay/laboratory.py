@@ -51,6 +51,9 @@ from satay.replay import facts
 MAX_CONFLICTS: Final = 100
 """How often a change begins again because another process was first, before it gives up."""
 
+MAX_REMEMBERED: Final = 64
+"""How many experiments an app remembers, so that it reads only what was written to them since."""
+
 Changes: TypeAlias = tuple[Sequence[ExperimentState], Mapping[str, Sequence[Draft]]]
 """What is to be written: the experiments as they were read, and the drafts by the experiment that they go to."""
 
@@ -78,6 +81,7 @@ class Laboratory:
         self._id_of = id_of
         self._clock = clock
         self._turn = asyncio.Lock()
+        self._remembered: dict[str, ExperimentState] = {}
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +242,14 @@ class Laboratory:
 
     async def state(self, experiment_id: str) -> ExperimentState:
         """What the journal of an experiment says, if there is one."""
-        return await read_state((await self._ready()).archive, experiment_id)
+        known = self._remembered.get(experiment_id, ExperimentState(experiment_id))
+        state = await read_on((await self._ready()).archive, known)
+        if state.last is not None:
+            self._remembered.pop(experiment_id, None)
+            self._remembered[experiment_id] = state
+            if len(self._remembered) > MAX_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        return state
 
     async def there(self, experiment_id: str) -> ExperimentState:
         """What the journal of an experiment says that was created. Raises `UsageError` for one that was not."""
@@ -306,14 +317,15 @@ class Laboratory:
         return await self.state(experiment_id)
 
 
-async def read_state(archive: Archive, experiment_id: str) -> ExperimentState:
-    """What the journal of an experiment says, if there is one."""
-    return fold(experiment_id, await archive.entries(experiment_id))
+async def read_on(archive: Archive, known: ExperimentState) -> ExperimentState:
+    """What the journal of an experiment says now, given what it said before."""
+    after = 0 if known.last is None else known.last.seq
+    return fold(known, await archive.entries(known.experiment_id, after=after))
 
 
 async def read_outcome(archive: Archive, run: RunRecord) -> Outcome | None:
     """The outcome of a run that holds: the latest."""
-    home = await read_state(archive, baseline_experiment_id(baseline_of(run)))
+    home = await read_on(archive, ExperimentState(baseline_experiment_id(baseline_of(run))))
     return home.outcome_of(run.run_id)
 
 

@@ -38,7 +38,7 @@ def written(*drafts: Draft) -> list[Entry]:
 
 
 def home(*drafts: Draft) -> ExperimentState:
-    return fold(HOME, written(experiment_created(None, "base", None), *drafts))
+    return fold(ExperimentState(HOME), written(experiment_created(None, "base", None), *drafts))
 
 
 def outcome(run_id: str, value: OutcomeValue, score: Score | None = None, note: str | None = None) -> list[Draft]:
@@ -51,7 +51,7 @@ def member(run_id: str, score: Score | None) -> Member:
 
 
 def test_a_journal_that_is_not_there_says_nothing() -> None:
-    state = fold(HOME, [])
+    state = fold(ExperimentState(HOME), [])
 
     assert ExperimentState(HOME) == state
     assert state.outcome_of("a") is None
@@ -61,24 +61,40 @@ def test_a_journal_says_name_hypothesis_members_and_baseline() -> None:
     quoted = 'why "this", not that?\n'
     one = Declaration("a", "candidate", HOME, '{"delta":",\\"delta\\":1"}')
     base = Declaration("base", "baseline", "base~experiment", "null")
-    state = fold("e", written(experiment_created("tone", None, quoted), member_added(one), member_added(base)))
+    state = fold(
+        ExperimentState("e"), written(experiment_created("tone", None, quoted), member_added(one), member_added(base))
+    )
 
     assert ("tone", quoted, "base") == (state.name, state.hypothesis, state.baseline_id)
     assert {"a": one, "base": base} == state.declared
 
 
+def test_a_journal_says_the_same_whether_it_is_read_at_once_or_piece_by_piece() -> None:
+    state = home(*outcome("a", OutcomeValue.REJECTED))
+    promotion = new_promotion(state, "b", [("a", state), ("b", state)])[HOME]
+    drafts = [experiment_created(None, "base", None), *outcome("a", OutcomeValue.REJECTED), *promotion]
+    entries = written(*drafts, member_added(Declaration("c", "baseline", HOME, "1")))
+    pieces = ExperimentState(HOME)
+    for entry in entries:
+        pieces = fold(pieces, [entry])
+
+    assert fold(ExperimentState(HOME), entries) == pieces
+    assert "c" == pieces.baseline_id
+    assert pieces.promotion is not None
+
+
 @pytest.mark.parametrize("type", [EntryType.WORKFLOW_CREATED, EntryType.MEMBER_ADDED])
 def test_a_journal_of_something_else_is_refused(type: EntryType) -> None:
     with pytest.raises(JournalCorruptError, match="'e' does not begin"):
-        fold("e", [Entry(1, type, T0, "{}", b"")])
+        fold(ExperimentState("e"), [Entry(1, type, T0, "{}", b"")])
 
 
 def test_an_entry_of_a_later_version_is_refused_unless_it_says_that_it_may_be_passed_over() -> None:
     created = written(experiment_created("tone", None, None))
 
     with pytest.raises(UnsupportedEntryError, match="'MemberBanned'"):
-        fold("e", [*created, Entry(2, "MemberBanned", T0, "{}", b"")])
-    assert fold("e", [*created, Entry(2, "NotedWeather", T0, "{}", b"")]).declared == {}
+        fold(ExperimentState("e"), [*created, Entry(2, "MemberBanned", T0, "{}", b"")])
+    assert fold(ExperimentState("e"), [*created, Entry(2, "NotedWeather", T0, "{}", b"")]).declared == {}
 
 
 def test_an_outcome_that_says_what_holds_already_writes_nothing() -> None:
@@ -115,7 +131,7 @@ def test_what_one_experiment_promoted_another_does_not_reject() -> None:
     first = home()
     won = new_promotion(first, "a", [("a", first)])[HOME]
     state = home(*won)
-    other = fold("experiment~:other", written(experiment_created("other", None, None)))
+    other = fold(ExperimentState("experiment~:other"), written(experiment_created("other", None, None)))
 
     drafts = new_promotion(other, "b", [("a", state), ("b", state)])
 
