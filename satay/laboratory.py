@@ -46,7 +46,7 @@ from satay.handles import RunEvent, RunOrId
 from satay.journal import GENESIS, MAX_PAGE, Journal, Lease, NewRun, Note, RunQuery
 from satay.model import EXPERIMENT_WORKFLOW, Entry, RunRecord, RunStatus
 from satay.recorder import Recorder, first_entry
-from satay.replay import facts
+from satay.replay import facts, reading
 
 MAX_CONFLICTS: Final = 100
 """How often a change begins again because another process was first, before it gives up."""
@@ -320,7 +320,9 @@ class Laboratory:
 async def read_on(archive: Archive, known: ExperimentState) -> ExperimentState:
     """What the journal of an experiment says now, given what it said before."""
     after = 0 if known.last is None else known.last.seq
-    return fold(known, await archive.entries(known.experiment_id, after=after))
+    entries = await archive.entries(known.experiment_id, after=after)
+    with reading(known.experiment_id):
+        return fold(known, entries)
 
 
 async def read_outcome(archive: Archive, run: RunRecord) -> Outcome | None:

@@ -92,7 +92,7 @@ def test_a_journal_of_something_else_is_refused(type: EntryType) -> None:
 def test_an_entry_of_a_later_version_is_refused_unless_it_says_that_it_may_be_passed_over() -> None:
     created = written(experiment_created("tone", None, None))
 
-    with pytest.raises(UnsupportedEntryError, match="'MemberBanned'"):
+    with pytest.raises(UnsupportedEntryError, match=r"entry 2 \(MemberBanned\)"):
         fold(ExperimentState("e"), [*created, Entry(2, "MemberBanned", T0, "{}", b"")])
     assert fold(ExperimentState("e"), [*created, Entry(2, "NotedWeather", T0, "{}", b"")]).declared == {}
 

@@ -18,11 +18,12 @@ from satay.errors import (
     InvalidValueError,
     PromotionError,
     RunNotFoundError,
+    UnsupportedEntryError,
     UsageError,
 )
 from satay.experiments import MAX_NOTE_CHARACTERS
-from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, chain_digest
-from satay.model import EXPERIMENT_WORKFLOW, EntryType, RunStatus
+from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, Note, chain_digest
+from satay.model import EXPERIMENT_WORKFLOW, Entry, EntryType, RunStatus
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, ManualClock, open_app, settle
 from tests.programs.starting import all_of, module
@@ -206,6 +207,7 @@ async def test_what_makes_no_sense_is_one_clear_error_and_changes_nothing(
 ) -> None:
     await base_and_forks(app, "a")
     await app.start(wait_for_ever, "plain", run_id="source")
+    await settle(app)
     await app.fork("source", before_task="laboratory.draft", run_id="late", allow_unfinished=True)
     await app.fork("source", before_task="laboratory.draft", run_id="stopped", allow_unfinished=True)
     await app.cancel("stopped")
@@ -533,6 +535,18 @@ async def test_the_journals_of_experiments_are_chained(app: AppUnderTest) -> Non
                 assert (seq, digest) == (entry.seq, entry.digest)
     finally:
         await journal.close()
+
+
+async def test_an_experiment_that_a_later_version_wrote_to_is_refused_by_its_name(app: AppUnderTest) -> None:
+    await base_and_forks(app, "a")
+    await app.set_outcome("a", "rejected")
+    journal = await open_sqlite(app.data_dir / "satay.db")
+    await journal.note([Note("base~experiment", [Entry(3, "MemberBanned", 0, '{"needs":"9.9"}', b"")])])
+    await journal.close()
+
+    for use in (app.outcome("a"), app.set_outcome("a", "crashed"), app.promote("a")):
+        with pytest.raises(UnsupportedEntryError, match=r"'base~experiment'.*entry 3 \(MemberBanned\).*satay 9.9"):
+            await use
 
 
 async def test_an_experiment_is_no_run(app: AppUnderTest) -> None:
