@@ -533,6 +533,7 @@ async def test_the_journals_of_experiments_are_chained(app: AppUnderTest) -> Non
                 if seq > 1:
                     digest = chain_digest(digest, entry.type, entry.at, entry.payload)
                 assert (seq, digest) == (entry.seq, entry.digest)
+            assert (await app.verify(experiment_id)).is_intact
     finally:
         await journal.close()
 
