@@ -9,24 +9,30 @@ from satay.differences import Difference, DifferenceKind
 from satay.divergences import CallComparison, CallStatus, Cause
 from satay.effects import ToolPolicy
 from satay.errors import SatayError
+from satay.experiments import Member, Outcome, OutcomeValue, Promotion
 from satay.failures import Failure
 from satay.functions import (
     cancel,
     compare,
     decide,
+    experiment,
     fork,
+    outcome,
     plan_fork,
+    promote,
     receipt,
     resume,
     run,
     run_app,
     send_event,
+    set_outcome,
     start,
     sweep,
     terminate,
     verify,
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
+from satay.laboratory import Experiment
 from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.plans import ForkPlan, PlannedCall
@@ -71,17 +77,22 @@ __all__ = [
     "ComparisonMatrix",
     "Difference",
     "DifferenceKind",
+    "Experiment",
     "Failure",
     "ForkHandle",
     "ForkOptions",
     "ForkPlan",
     "ForkReceipt",
     "MatrixRow",
+    "Member",
     "Missing",
+    "Outcome",
+    "OutcomeValue",
     "OverriddenCall",
     "PlannedCall",
     "PrefixCheck",
     "Problem",
+    "Promotion",
     "RequestedCut",
     "Reuse",
     "RunEvent",
@@ -106,19 +117,23 @@ __all__ = [
     "compare",
     "continue_as_new",
     "decide",
+    "experiment",
     "fork",
     "gather",
     "get_logger",
     "intervention",
     "map",
     "now",
+    "outcome",
     "plan_fork",
+    "promote",
     "random",
     "receipt",
     "resume",
     "run",
     "run_app",
     "send_event",
+    "set_outcome",
     "sleep",
     "start",
     "start_child",

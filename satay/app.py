@@ -25,6 +25,7 @@ from satay.errors import (
 )
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
+from satay.laboratory import Experiment, Laboratory
 from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing
 from satay.origin import has_input
 from satay.plans import ForkPlan
@@ -67,6 +68,7 @@ class App(Reader):
         self._opening: asyncio.Task[None] | None = None
         self._starting: set[asyncio.Task[Any]] = set()
         self._creations: dict[str, asyncio.Task[str]] = {}
+        self._laboratory = Laboratory(self._ready, self._id_of, clock)
         self._token: Token[App | None] | None = None
         self._signals: TerminationHandler | None = None
         self.is_closed = False
@@ -479,6 +481,52 @@ class App(Reader):
                 f"run {run_id!r} waits for no decision{asked}; undecided calls: {sorted(undecided) or 'none'}"
             )
         return undecided[min(undecided) if seq is None else seq]
+
+    # --- experiments --------------------------------------------------------------------------------------------------
+
+    async def set_outcome(
+        self,
+        run: RunOrId,
+        value: Literal["promoted", "rejected", "inconclusive", "crashed"],
+        /,
+        *,
+        score: float | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Record what became of a run, which need not have ended. The latest outcome holds; all are kept.
+
+        `score` is a finite number, the higher the better, or True or False; without one, the score that was recorded
+        before stays. `note` is a text. The journals of runs are not touched. To call several forks `"promoted"` is to
+        nominate them: which of them is the one to keep is decided by `promote`.
+
+        Raises `InvalidValueError` for another value, or a score that is none; `RunNotFoundError`; for `"promoted"`,
+        `PromotionError` for a run that is no fork or has not completed; `ExperimentConflictError` for an outcome that
+        contradicts a promotion. Then nothing is written.
+        """
+        await self._laboratory.set_outcome(run, value, score, note)
+
+    async def experiment(
+        self, name: str | None = None, *, baseline: RunOrId | None = None, hypothesis: str | None = None
+    ) -> Experiment:
+        """A named experiment, which is created where there is none; or, for a baseline alone, that run and its forks.
+
+        Raises `InvalidValueError` for a name that cannot be used; `ExperimentConflictError` where the experiment is
+        there with another baseline or another hypothesis.
+        """
+        return await self._laboratory.open(name, baseline, hypothesis)
+
+    async def promote(self, run: RunOrId, *, experiment: str | Experiment | None = None) -> None:
+        """Decide an experiment for a fork that has completed: it won, and the other members lost.
+
+        The experiment is a named one, or that of the run that the fork was made of, with all forks of that run. The
+        fork's outcome becomes `promoted`. Members that have no outcome, an inconclusive one, or were called `promoted`
+        by hand, become `rejected`; scores stay. It is written at once and for ever, in the journals of experiments
+        alone. Promoting the same run again changes nothing.
+
+        Raises `ExperimentConflictError` where another run was promoted, also by another process at the same moment;
+        `PromotionError` for a run that is no fork, has not completed, or is no member.
+        """
+        await self._laboratory.promote(run, experiment)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import Entry, EntryType, RunRecord, RunStatus
@@ -36,6 +37,21 @@ class Archive:
             raise RunNotFoundError(
                 f"there is no run {run_id!r} in this journal; app.runs() lists the runs that there are", run_id=run_id
             )
+        return record
+
+    async def run(self, run_id: str) -> RunRecord:
+        """The row of a run that can be driven, or was. Raises `RunNotFoundError`, also for an experiment."""
+        record = await self.record(run_id)
+        check_is_run(run_id, record.workflow)
+        return record
+
+    async def latest(self, run_id: str) -> RunRecord:
+        """The row of a run, or of the one that goes on in its place. Raises `RunNotFoundError`."""
+        while (record := await self.record(run_id)).status == RunStatus.COMPLETED:
+            continued_as = (await self.ending(run_id)).continued_as
+            if continued_as is None:
+                break
+            run_id = continued_as
         return record
 
     async def entries(self, run_id: str, after: int = 0) -> list[Entry]:

@@ -4,8 +4,8 @@ import math
 from datetime import timedelta
 from typing import Final
 
-from satay.errors import InvalidValueError
-from satay.model import RUN_ID_PATTERN
+from satay.errors import InvalidValueError, RunNotFoundError
+from satay.model import EXPERIMENT_WORKFLOW, RUN_ID_PATTERN
 
 LONGEST_DURATION_SECONDS: Final = 100 * 365.25 * 86_400.0
 """The longest duration that satay waits for: a hundred years."""
@@ -92,6 +92,15 @@ def checked_run_id(run_id: object) -> str:
             "letter, a digit or _, has no '..' and no '//', and does not end with '/'"
         )
     return run_id
+
+
+def check_is_run(run_id: str, workflow: str) -> None:
+    """Raise `RunNotFoundError` for a journal that is none of a run, and can only be read."""
+    if workflow == EXPERIMENT_WORKFLOW:
+        raise RunNotFoundError(
+            f"{run_id!r} is an experiment and no run: nobody drives it; satay.outcome() and satay.experiment() read it",
+            run_id=run_id,
+        )
 
 
 def shown(value: object) -> str:

@@ -98,7 +98,7 @@ async def compare_many(archive: Archive, run_ids: Sequence[str]) -> ComparisonMa
 
 
 async def _reading(archive: Archive, run_id: str, blobs: dict[str, str]) -> Reading:
-    record = await archive.record(run_id)
+    record = await archive.run(run_id)
     entries = await archive.entries(run_id)
     await asyncio.sleep(0)
     return Reading(RunHistory(record, entries, blobs))

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from satay.arguments import checked_count, checked_duration, checked_errors, name_problem, shown
+from satay.arguments import check_is_run, checked_count, checked_duration, checked_errors, name_problem, shown
 from satay.codec import ValueCodec
 from satay.context import Schedule, current_schedule
 from satay.declarations import result_codec
@@ -338,6 +338,7 @@ workflows: Registry[Any] = Registry("workflow")
 
 def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
     """The workflow that a run belongs to. Raises `UnknownWorkflowError` where it was not imported."""
+    check_is_run(run_id, name)
     definition = workflows.get(name)
     if definition is None:
         known = ", ".join(repr(known) for known in workflows.names()) or "none"

@@ -174,6 +174,22 @@ class ForkValidationError(RunError, ValueError):
     """A fork was asked for that cannot be made as asked; nothing was written."""
 
 
+class PromotionError(RunError, ValueError):
+    """A run cannot be promoted: it is no fork, has not completed, or is no member of the experiment."""
+
+
+class ExperimentConflictError(SatayError):
+    """An experiment says otherwise already, for ever: it has another winner, or a member under other terms.
+
+    `experiment_id` names it, `winner` the run that was promoted, if one was and it is known.
+    """
+
+    def __init__(self, message: str, *, experiment_id: str, winner: str | None) -> None:
+        super().__init__(message)
+        self.experiment_id = experiment_id
+        self.winner = winner
+
+
 class StalePrefixError(ForkValidationError):
     """A fork with `on_stale="error"` would inherit calls whose arguments would differ now; `calls` names them."""
 

@@ -16,7 +16,9 @@ from satay.context import current_schedule
 from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
+from satay.experiments import Outcome
 from satay.handles import ForkHandle, RunHandle, RunOrId
+from satay.laboratory import Experiment
 from satay.matrices import ComparisonMatrix
 from satay.model import MISSING, Missing
 from satay.plans import ForkPlan
@@ -228,6 +230,35 @@ async def plan_fork(source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkP
 async def receipt(run_id: RunOrId) -> ForkReceipt | None:
     """What a fork inherited; None for a run that is not a fork; see `App.receipt`."""
     return await current_app().receipt(run_id)
+
+
+async def set_outcome(
+    run: RunOrId,
+    value: Literal["promoted", "rejected", "inconclusive", "crashed"],
+    /,
+    *,
+    score: float | None = None,
+    note: str | None = None,
+) -> None:
+    """Record what became of a run; see `App.set_outcome`."""
+    await current_app().set_outcome(run, value, score=score, note=note)
+
+
+async def outcome(run: RunOrId) -> Outcome | None:
+    """The latest outcome of a run, or None; see `App.outcome`."""
+    return await current_app().outcome(run)
+
+
+async def experiment(
+    name: str | None = None, *, baseline: RunOrId | None = None, hypothesis: str | None = None
+) -> Experiment:
+    """A named experiment, or that of a baseline and its forks; see `App.experiment`."""
+    return await current_app().experiment(name, baseline=baseline, hypothesis=hypothesis)
+
+
+async def promote(run: RunOrId, *, experiment: str | Experiment | None = None) -> None:
+    """Decide an experiment for a fork; see `App.promote`."""
+    await current_app().promote(run, experiment=experiment)
 
 
 @overload

@@ -55,6 +55,8 @@ class RunReader(Protocol):
 
     async def terminate(self, run_id: str) -> None: ...
 
+    async def promote(self, run: str) -> None: ...
+
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
 
 
@@ -140,6 +142,10 @@ class ForkHandle(RunHandle[R]):
     def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: ForkReceipt) -> None:
         super().__init__(app, run_id, result_codec, None)
         self.receipt = receipt
+
+    async def promote(self) -> None:
+        """Say that this fork is the one to keep of the forks of its source; see `App.promote`."""
+        await self._app.promote(self.run_id)
 
 
 RunOrId: TypeAlias = str | RunHandle[Any]

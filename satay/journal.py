@@ -121,12 +121,12 @@ class Blob(NamedTuple):
 
 
 class NewRun(NamedTuple):
-    """A run to be created, owned by `owner` from the start (epoch 1), status `running`."""
+    """A run to be created, at epoch 1: `running` and owned by `owner` from the start; `waiting` where that is None."""
 
     run_id: str
     workflow: str
     created_at: int
-    owner: str
+    owner: str | None
     code_version: str
     parent_id: str | None = None
     forked_from: str | None = None
@@ -156,6 +156,13 @@ class Append:
     taken: Sequence[int] = ()
     blobs: Sequence[Blob] = ()
     successor: "tuple[NewRun, Sequence[Entry]] | None" = None
+
+
+class Note(NamedTuple):
+    """Entries for a journal that nobody drives, which begin after the last one that the writer read."""
+
+    run_id: str
+    entries: Sequence[Entry]
 
 
 @dataclass(slots=True)
@@ -195,7 +202,10 @@ class Posted(NamedTuple):
 
 
 class RunQuery(NamedTuple):
-    """Which runs to list, newest first. `before` is a run id: only runs created before that one."""
+    """Which runs to list, newest first. `before` is a run id: only runs created before that one.
+
+    Experiments are listed only where `workflow` asks for them, as `EXPERIMENT_WORKFLOW`.
+    """
 
     status: RunStatus | None = None
     workflow: str | None = None
@@ -318,11 +328,19 @@ class Journal(ReadableJournal, Protocol):
         """
         ...
 
+    def note(self, notes: Sequence[Note]) -> Awaitable[None]:
+        """Extend journals that nobody drives, without a lease: all of them, or none.
+
+        Raises `JournalConflictError` if a run is not there, has an owner or has ended, or if an entry's seq is taken or
+        leaves a gap. Then nothing is written: whoever was first has won, and the other reads again.
+        """
+        ...
+
     def claim(self, run_id: str, owner: str, now: int) -> Awaitable[Claim | None]:
         """Take a run over: epoch + 1, status `running`, `wake_at` empty.
 
         Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
-        no row or one that expired before `now`. None if the run has ended, is unknown, or is held.
+        no row or one that expired before `now`. None if the run has ended, is unknown, is held, or is an experiment.
         """
         ...
 
@@ -346,7 +364,7 @@ class Journal(ReadableJournal, Protocol):
     ) -> Awaitable[Posted]:
         """Put a message in the inbox.
 
-        Raises `RunNotFoundError` for an addressee that does not exist, and `RunEndedError` for one that has ended,
-        unless the type begins with `satay.` or the same `event_id` was posted to it before.
+        Raises `RunNotFoundError` for an addressee that does not exist or is an experiment, and `RunEndedError` for one
+        that has ended, unless the type begins with `satay.` or the same `event_id` was posted to it before.
         """
         ...

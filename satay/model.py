@@ -85,6 +85,7 @@ VALUE_FIELD: Final[dict[str, str]] = {
     EntryType.OUTCOME_KEPT: "value",
     EntryType.OUTCOME_OVERRIDDEN: "value",
     EntryType.CALL_REISSUED: "input",
+    EntryType.MEMBER_ADDED: "delta",
 }
 """The last member of a payload, by entry type: the one that holds a user's value."""
 
@@ -95,6 +96,10 @@ TERMINAL_ENTRIES: Final = frozenset(
 
 FORK_ENTRIES: Final = frozenset({EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN})
 """The entries that making a fork writes after what the fork inherits."""
+
+
+EXPERIMENT_WORKFLOW: Final = "satay.experiment"
+"""Stands in the row of an experiment, which is a journal like that of a run and which nobody ever drives."""
 
 
 class Entry(NamedTuple):

@@ -17,9 +17,11 @@ from satay.codec import ValueCodec
 from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
 from satay.errors import AmbiguousRunError, InvalidValueError, RunNotFoundError, UsageError, WorkflowCancelledError
+from satay.experiments import Outcome
 from satay.failures import Failure, rebuilt_workflow_failure
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
 from satay.journal import RunQuery
+from satay.laboratory import read_outcome
 from satay.matrices import ComparisonMatrix
 from satay.model import TERMINAL_ENTRIES, Entry, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
@@ -144,13 +146,12 @@ class Reader(ABC):
 
     async def _last_of(self, run_id: str) -> RunRecord:
         """The run itself, or the one that goes on in its place."""
+        return await (await self._archive()).latest(run_id)
+
+    async def outcome(self, run: RunOrId) -> Outcome | None:
+        """The outcome of a run that was recorded last, or None. Raises `RunNotFoundError`."""
         archive = await self._archive()
-        while (record := await archive.record(run_id)).status == RunStatus.COMPLETED:
-            continued_as = (await archive.ending(run_id)).continued_as
-            if continued_as is None:
-                break
-            run_id = continued_as
-        return record
+        return await read_outcome(archive, await archive.run(await self._id_of(run)))
 
     async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
         """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork.

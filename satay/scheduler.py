@@ -489,7 +489,7 @@ class Scheduler:
         """
         while True:
             if run_id not in self._drives:
-                record = await self.archive.record(run_id)
+                record = await self.archive.run(run_id)
                 if record.status.is_terminal:
                     return await self.archive.ending(run_id)
                 if record.status == RunStatus.NEEDS_DECISION:

@@ -34,6 +34,9 @@ class Desk:
     async def terminate(self, run_id: str) -> None:
         self.asked.append(("terminate", run_id))
 
+    async def promote(self, run: str) -> None:
+        self.asked.append(("promote", run))
+
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any:
         self.asked.append(("result", run_id, codec, drive))
         return "done"

@@ -199,7 +199,14 @@ def test_every_public_function_and_class_has_a_docstring(name: str, value: Any) 
 def test_every_public_method_of_an_app_and_of_handles_has_a_docstring() -> None:
     without = [
         f"{cls.__name__}.{name}"
-        for cls in (satay.App, satay.RunHandle, satay.ForkHandle, satay.ChildHandle, satay.TaskContext)
+        for cls in (
+            satay.App,
+            satay.RunHandle,
+            satay.ForkHandle,
+            satay.ChildHandle,
+            satay.TaskContext,
+            satay.Experiment,
+        )
         for name, method in vars(cls).items()
         if not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property))
         if not inspect.getdoc(method)

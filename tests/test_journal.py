@@ -35,13 +35,14 @@ from satay.journal import (
     Lease,
     NewFork,
     NewRun,
+    Note,
     Owner,
     Posted,
     RunQuery,
     Wait,
     chain_digest,
 )
-from satay.model import TERMINAL_STATUSES, Entry, EntryType, Message, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, TERMINAL_STATUSES, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.stores.sqlite import open_sqlite
 
 pytestmark = pytest.mark.anyio
@@ -439,6 +440,139 @@ async def test_fifty_runs_are_extended_at_once_while_others_read(journal: Journa
     await asyncio.gather(*map(drive, names), *map(watch, names[:5]))
 
     assert [list(range(1, 22))] * 50 == [await seqs(journal, name) for name in names]
+
+
+# --- notes ------------------------------------------------------------------------------------------------------------
+
+
+async def create_undriven(journal: Journal, run_id: str = "r1", **fields: Any) -> Lease:
+    return await create(journal, run_id, owner=None, **fields)
+
+
+async def test_a_run_that_is_created_without_an_owner_waits_for_nothing(journal: Journal) -> None:
+    lease = await create_undriven(journal)
+
+    row = await record(journal)
+    assert (RunStatus.WAITING, None, None, 1) == (row.status, row.owner, row.wake_at, row.epoch)
+    assert Lease("r1", row.key, 1) == lease
+
+
+async def test_a_note_extends_a_journal_that_nobody_drives_and_leaves_the_row(journal: Journal) -> None:
+    await create_undriven(journal)
+    before = await record(journal)
+    history = entries(2, 3)
+
+    await journal.note([Note("r1", history[:1])])
+    await journal.note([Note("r1", history[1:])])
+
+    assert [FIRST, *history] == await journal.read("r1")
+    assert_sound(await journal.read("r1"))
+    assert before == await record(journal)
+
+
+async def test_a_run_that_was_given_back_can_be_noted_and_then_be_driven(journal: Journal) -> None:
+    await journal.release(await create(journal))
+
+    await journal.note([Note("r1", entries(2))])
+    claim = await journal.claim("r1", "o2", T0)
+    assert claim is not None
+    await journal.append(Append(claim.lease, entries(3), T0))
+
+    assert [1, 2, 3] == await seqs(journal)
+
+
+async def test_notes_for_several_journals_are_written_together(journal: Journal) -> None:
+    for run_id in ("a", "b", "c"):
+        await create_undriven(journal, run_id)
+
+    await journal.note([Note("a", entries(2, 2)), Note("b", entries(2)), Note("a", entries(4)), Note("c", [])])
+
+    assert [[1, 2, 3, 4], [1, 2], [1]] == [await seqs(journal, run_id) for run_id in ("a", "b", "c")]
+    await journal.note([])
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        pytest.param(Note("free", entries(1)), "seq 1 where 2 follows", id="a seq that is taken"),
+        pytest.param(Note("free", entries(3)), "seq 3 where 2 follows", id="a seq that leaves a gap"),
+        pytest.param(Note("free", [*entries(2), *entries(4)]), "seq 4 where 3 follows", id="a gap within"),
+        pytest.param(Note("other", entries(2)), "seq 2 where 3 follows", id="a seq that the same call took"),
+        pytest.param(Note("driven", entries(2)), "the owner 'o1'", id="a run that is driven"),
+        pytest.param(Note("waiting", entries(3)), "the owner 'o1'", id="a run that waits and has an owner"),
+        pytest.param(Note("ended", entries(3)), "ended: it is completed", id="a run that has ended"),
+        pytest.param(Note("nowhere", entries(2)), "not in this journal", id="a run that was never created"),
+    ],
+)
+async def test_of_several_notes_none_is_written_where_one_is_refused(
+    journal: Journal, refused: Note, reason: str
+) -> None:
+    await create_undriven(journal, "free")
+    await create_undriven(journal, "other")
+    await create(journal, "driven")
+    await create_waiting(journal, "waiting")
+    await end(journal, await create(journal, "ended"))
+    before = {run.run_id: await journal.read(run.run_id) for run in await journal.runs(RunQuery())}
+
+    with pytest.raises(JournalConflictError, match=reason) as refusal:
+        await journal.note([Note("other", entries(2)), refused])
+
+    assert refused.run_id == refusal.value.run_id
+    assert before == {run.run_id: await journal.read(run.run_id) for run in await journal.runs(RunQuery())}
+
+
+async def test_of_two_notes_that_follow_the_same_entry_the_second_loses(database: Database) -> None:
+    journals = [await database.open() for _ in range(2)]
+    await create_undriven(journals[0])
+
+    outcomes = await asyncio.gather(
+        *(journals[n % 2].note([Note("r1", entries(2, n + 1))]) for n in range(6)), return_exceptions=True
+    )
+
+    assert 1 == outcomes.count(None)
+    assert 5 == sum(isinstance(outcome, JournalConflictError) for outcome in outcomes)
+    assert_sound(await journals[0].read("r1"))
+
+
+async def test_a_note_that_is_refused_does_not_harm_what_is_queued_beside_it(journal: Journal) -> None:
+    await create_undriven(journal)
+    lease = await create(journal, "driven")
+
+    outcomes = await asyncio.gather(
+        journal.note([Note("r1", entries(2))]),
+        journal.append(Append(lease, entries(2), T0)),
+        journal.note([Note("r1", entries(2))]),
+        journal.append(Append(lease, entries(3), T0)),
+        journal.note([Note("r1", entries(3))]),
+        return_exceptions=True,
+    )
+
+    kinds = [type(outcome) for outcome in outcomes]
+    assert [type(None), type(None), JournalConflictError, type(None), type(None)] == kinds
+    assert [1, 2, 3] == await seqs(journal) == await seqs(journal, "driven")
+
+
+async def test_nobody_picks_an_experiment_up(journal: Journal) -> None:
+    await create_undriven(journal, "x~experiment", workflow=EXPERIMENT_WORKFLOW)
+    before = await record(journal, "x~experiment")
+
+    assert await journal.claim("x~experiment", "o1", T0) is None
+    assert [] == await journal.due(T0 + SECOND, None, 10) == await journal.abandoned(T0 + SECOND, 10)
+    assert await journal.next_wake(None) is None
+    for type in ("approval", CANCEL_REQUESTED):
+        with pytest.raises(RunNotFoundError, match=r"'x~experiment'.*is an experiment"):
+            await post(journal, "x~experiment", type)
+    assert (0, []) == await journal.deliverable(0, 10)
+    assert before == await record(journal, "x~experiment")
+
+
+async def test_an_experiment_is_listed_only_where_it_is_asked_for(journal: Journal) -> None:
+    await create_undriven(journal, "x~experiment", workflow=EXPERIMENT_WORKFLOW)
+    await create(journal, "x")
+
+    assert ["x"] == ids(await journal.runs(RunQuery()))
+    assert [] == await journal.runs(RunQuery(status=RunStatus.WAITING))
+    assert ["x~experiment"] == ids(await journal.runs(RunQuery(workflow=EXPERIMENT_WORKFLOW)))
 
 
 # --- waits ------------------------------------------------------------------------------------------------------------
@@ -1378,6 +1512,8 @@ SURROGATE = "\ud800x"
         lambda journal, lease: journal.append(Append(lease, [FIRST._replace(seq=2, payload=SURROGATE)], T0)),
         lambda journal, lease: journal.append(Append(lease, entries(), T0, blobs=[Blob("00" * 32, SURROGATE)])),
         lambda journal, _: journal.claim(SURROGATE, "o1", T0),
+        lambda journal, _: journal.note([Note(SURROGATE, entries())]),
+        lambda journal, _: journal.note([Note("free", [FIRST._replace(seq=2, payload=SURROGATE)])]),
         lambda journal, _: journal.post("r1", "approval", SURROGATE, None, "1", T0),
         lambda journal, _: journal.post("r1", "approval", None, SURROGATE, "1", T0),
         lambda journal, _: journal.post(SURROGATE, "approval", None, None, "1", T0),
@@ -1392,12 +1528,13 @@ async def test_a_lone_surrogate_is_one_clear_error(
     journal: Journal, call: Callable[[Journal, Lease], Awaitable[object]]
 ) -> None:
     lease = await create(journal)
+    await create_undriven(journal, "free")
 
     with pytest.raises(InvalidValueError, match="surrogate"):
         await call(journal, lease)
 
-    assert [1] == await seqs(journal)
-    assert ["r1"] == ids(await journal.runs(RunQuery()))
+    assert [1] == await seqs(journal) == await seqs(journal, "free")
+    assert ["free", "r1"] == ids(await journal.runs(RunQuery()))
     assert [] == await journal.waits("r1")
 
 
@@ -1491,6 +1628,7 @@ async def test_closing_that_was_cancelled_can_be_finished(database: Database) ->
     [
         lambda journal: journal.create(new_run("r2"), [FIRST]),
         lambda journal: journal.append(Append(Lease("r1", 1, 1), entries(), T0)),
+        lambda journal: journal.note([Note("r1", entries())]),
         lambda journal: journal.record("r1"),
         lambda journal: journal.owners(),
         lambda journal: journal.post("r1", "approval", None, None, "1", T0),
@@ -1542,6 +1680,45 @@ async def test_two_processes_never_both_extend_a_run(database: Database) -> None
     assert ["", ""] == [errors for _, errors in results]
     assert 150 == sum(int(output.split()[-1]) for output, _ in results)
     assert list(range(1, 152)) == await seqs(journal)
+
+
+NOTE_IN_TWO_JOURNALS = """
+print("ready", flush=True)
+sys.stdin.read(1)
+won = 0
+while won < 50:
+    lasts = [await journal.last(run_id) for run_id in ("a", "b")]
+    turns = [entries(last.seq + 1, 1, last.digest) for last in lasts]
+    try:
+        await journal.note([Note("a", turns[0]), Note("b", turns[1])])
+        won += 1
+    except JournalConflictError:
+        pass
+print(won)
+"""
+
+
+@pytest.mark.slow
+async def test_two_processes_that_note_at_once_lose_nothing_and_write_both_journals_or_none(database: Database) -> None:
+    journal = await database.open()
+    for run_id in ("a", "b"):
+        await create_undriven(journal, run_id)
+
+    children = [database.spawn(NOTE_IN_TWO_JOURNALS) for _ in range(2)]
+    for child in children:
+        assert child.stdout is not None
+        assert "ready\n" == child.stdout.readline()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go")
+        child.stdin.flush()
+    results = [child.communicate(timeout=CHILD_TIMEOUT_SECONDS) for child in children]
+
+    assert [("50\n", "")] * 2 == results
+    history = await journal.read("a")
+    assert history == await journal.read("b")
+    assert 101 == len(history)
+    assert_sound(history)
 
 
 EXTEND_FOR_EVER = """

@@ -24,6 +24,7 @@ from satay.journal import (
     Lease,
     NewFork,
     NewRun,
+    Note,
     Owner,
     Posted,
     RunQuery,
@@ -224,6 +225,9 @@ class SqliteJournal(ReadableSqlite):
         commit = Commit()
         self._queue_write(Write(commit.settle, writes.append, append, append.blobs))
         return commit
+
+    def note(self, notes: Sequence[Note]) -> "asyncio.Future[None]":
+        return self._write(writes.note, notes)
 
     def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
         return self._write(writes.claim, writes.Takeover(run_id, owner, now))

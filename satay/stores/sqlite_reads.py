@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from satay.errors import InvalidValueError, JournalCorruptError
 from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
-from satay.model import Entry, Message, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, Entry, Message, RunRecord, RunStatus
 from satay.stores.sqlite_schema import LIVE
 
 NOBODY: Final = 0
@@ -57,7 +57,10 @@ def runs(connection: sqlite3.Connection, query: RunQuery) -> list[RunRecord]:
         ("key < (SELECT key FROM runs WHERE run_id = ?)", query.before),
     )
     given = [(condition, value) for condition, value in filters if value is not None]
-    where = " AND ".join(condition for condition, _ in given) or "TRUE"
+    conditions = [condition for condition, _ in given]
+    if query.workflow is None:
+        conditions.append(f"workflow <> '{EXPERIMENT_WORKFLOW}'")
+    where = " AND ".join(conditions)
     sql = f"SELECT {RUN_COLUMNS} FROM runs WHERE {where} ORDER BY key DESC LIMIT ?"
     return _to_runs(connection.execute(sql, (*(value for _, value in given), page(query.limit))))
 

@@ -22,11 +22,12 @@ from satay.journal import (
     Lease,
     NewFork,
     NewRun,
+    Note,
     Owner,
     Posted,
     Wait,
 )
-from satay.model import TERMINAL_STATUSES, Entry, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, TERMINAL_STATUSES, Entry, RunRecord, RunStatus
 from satay.stores import sqlite_reads as reads
 from satay.stores.sqlite_reads import NOBODY, Pending
 from satay.stores.sqlite_schema import LIVE
@@ -154,6 +155,34 @@ def append(cursor: sqlite3.Cursor, append: Append) -> None:
         _succeed(cursor, key, Creation(*append.successor))
 
 
+def note(cursor: sqlite3.Cursor, notes: Sequence[Note]) -> None:
+    places: dict[str, tuple[int, int]] = {}
+    rows: list[tuple[object, ...]] = []
+    for run_id, entries in notes:
+        key, last_seq = places[run_id] if run_id in places else _find_undriven(cursor, run_id)
+        _check_sequence(entries, last_seq + 1, run_id)
+        places[run_id] = (key, last_seq + len(entries))
+        rows += [(key, *entry) for entry in entries]
+    cursor.executemany(_bulk_insert(1), rows)
+
+
+def _find_undriven(cursor: sqlite3.Cursor, run_id: str) -> tuple[int, int]:
+    """The key and the last seq of a run that lives and that nobody drives."""
+    row = cursor.execute(
+        "SELECT key, owner, status, (SELECT max(seq) FROM events WHERE run = key) FROM runs WHERE run_id = ?", (run_id,)
+    ).fetchone()
+    match row:
+        case None:
+            reason = "is not in this journal"
+        case (_, _, status, _) if RunStatus(status).is_terminal:
+            reason = f"has ended: it is {status}"
+        case (key, None, _, last_seq):
+            return key, last_seq
+        case (_, owner, _, _):
+            reason = f"belongs to the owner {owner!r}, who alone extends it"
+    raise JournalConflictError(f"run {run_id!r} {reason}; nothing was written, read it again", run_id=run_id)
+
+
 def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
     before = reads.record(cursor.connection, takeover.run_id)
     if before is None:
@@ -161,7 +190,7 @@ def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
     cursor.execute(
         f"""
         UPDATE runs SET owner = :owner, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = :now
-        WHERE key = :key AND status IN {LIVE} AND (
+        WHERE key = :key AND status IN {LIVE} AND workflow <> '{EXPERIMENT_WORKFLOW}' AND (
             owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
             OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= :now))
         """,
@@ -371,16 +400,17 @@ def _insert_events(cursor: sqlite3.Cursor, key: int, entries: Sequence[Entry]) -
 
 
 def _insert_run(cursor: sqlite3.Cursor, run: NewRun) -> Lease:
+    status = RunStatus.WAITING if run.owner is None else RunStatus.RUNNING
     try:
         cursor.execute(
             """
             INSERT INTO runs (
                 run_id, workflow, status, created_at, updated_at, owner, epoch,
                 parent_id, forked_from, fork_seq, start_key, code_version)
-            VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
             """,
             (
-                run.run_id, run.workflow, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
+                run.run_id, run.workflow, status, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
                 run.parent_id, run.forked_from, run.fork_seq, run.start_key, run.code_version,
             ),
         )  # fmt: skip
@@ -459,10 +489,16 @@ def _succeed(cursor: sqlite3.Cursor, key: int, creation: Creation) -> None:
 
 
 def _find_run(cursor: sqlite3.Cursor, run_id: str) -> int:
-    row = cursor.execute("SELECT key FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    row = cursor.execute("SELECT key, workflow FROM runs WHERE run_id = ?", (run_id,)).fetchone()
     if row is None:
         raise RunNotFoundError(f"a message was addressed to run {run_id!r}, and there is no such run", run_id=run_id)
-    return int(row[0])
+    key, workflow = row
+    if workflow == EXPERIMENT_WORKFLOW:
+        raise RunNotFoundError(
+            f"a message was addressed to {run_id!r}, which is an experiment and no run; address one of its members",
+            run_id=run_id,
+        )
+    return int(key)
 
 
 def _receiver_of_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> RunRecord | None:

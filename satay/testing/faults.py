@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any, Final, Literal, Self, cast
 
 from satay.errors import JournalClosedError, UsageError
-from satay.journal import Append, Commit, Journal, NewFork
+from satay.journal import Append, Commit, Journal, NewFork, Note
 from satay.model import Entry, EntryType
 
-WRITES: Final = frozenset({"create", "fork", "append", "claim", "release", "heartbeat", "retire", "post"})
+WRITES: Final = frozenset({"create", "fork", "append", "note", "claim", "release", "heartbeat", "retire", "post"})
 """The methods of a journal that write."""
 
 
@@ -280,6 +280,8 @@ def _entries(name: str, args: tuple[Any, ...]) -> Sequence[Entry] | None:
             return [*append.entries, *successor]
         case "create", (_, entries, *_):
             return cast("Sequence[Entry]", entries)
+        case "note", (notes, *_):
+            return [entry for note in cast("Sequence[Note]", notes) for entry in note.entries]
         case "fork", (NewFork() as fork, *_):
             return [fork.first, *fork.after]
         case _:
