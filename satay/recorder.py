@@ -25,7 +25,7 @@ def lay_out(type: str, facts: str, text: str | None) -> tuple[str, Blob | None]:
 def first_entry(type: str, at: int, facts: str, text: str | None, digest: bytes) -> tuple[Entry, list[Blob]]:
     """Entry 1 of a journal, whose digest is the same in every journal."""
     payload, blob = lay_out(type, facts, text)
-    return Entry(1, type, at, payload, digest), [] if blob is None else [blob]
+    return Entry(1, str(type), at, payload, digest), [] if blob is None else [blob]
 
 
 class Recorder:
@@ -72,6 +72,7 @@ class Recorder:
         if blob is not None:
             self._blobs = [*self._blobs, blob]
         at = self._clock.now()
+        type = str(type)  # A member of `EntryType` is a text too, but `sqlite3` looks in vain for how to adapt it.
         self.head += 1
         self.digest = digest = chain_digest(self.digest, type, at, payload)
         entry = Entry(self.head, type, at, payload, digest)
