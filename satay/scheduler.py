@@ -344,7 +344,7 @@ class Scheduler:
         task = self._loop.create_task(self._make(drive, attempt, on_end), name=call.name, context=self._context.copy())
         call.running = task
         self._attempts.add(task)
-        task.add_done_callback(on_end)
+        task.add_done_callback(on_end, context=self._context)
 
     async def _make(self, drive: Drive, attempt: Attempt, on_end: Callable[[Any], None]) -> tuple[str, Any]:
         """Make an attempt, and deliver its result from here: a callback of its task comes one turn of the loop later.
