@@ -66,11 +66,15 @@ class Schedule(Protocol):
 
 
 class ScheduledLoop(WorkflowLoop):
-    """The loop of one workflow body; it knows the schedule that the body's calls go to."""
+    """The loop of one workflow body; it knows the schedule that the body's calls go to, until it is dropped."""
 
     __slots__ = ("schedule",)
 
-    schedule: Schedule
+    schedule: Schedule | None
+
+    def drop(self) -> None:
+        super().drop()
+        self.schedule = None  # It holds this loop: together they would be left to the garbage collector.
 
 
 def current_schedule() -> Schedule | None:

@@ -103,18 +103,17 @@ def resolve_cut(
     or that keeps an outcome which is to be replaced.
     """
     _check_request(run_id, cut, has_overrides=bool(overridden))
-    recorded = [(entries[seq - 1], call) for seq, call in calls.items()]
     if cut.fork_point_seq is not None:
         found = Cut(CutRule.POINT, _checked_point(run_id, entries, cut.fork_point_seq))
     elif cut.at is not None:
         found = _at_failure(run_id, entries)
     elif cut.after_task is not None:
-        found = _after(run_id, entries, recorded, cut)
+        found = _after(run_id, entries, calls, cut)
     elif _before(cut) is not None:
-        found = _before_call(run_id, entries, recorded, cut)
+        found = _before_call(run_id, entries, calls, cut)
     else:
-        found = _at_overrides(entries, recorded, overridden)
-    _check_not_kept(run_id, entries, recorded, found, overridden)
+        found = _at_overrides(entries, calls, overridden)
+    _check_not_kept(run_id, entries, calls, found, overridden)
     return found
 
 
@@ -178,8 +177,6 @@ def _checked_point(run_id: str, entries: Sequence[Entry], point: object) -> int:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-_Calls = list[tuple[Entry, CallId]]
-
 _VERBS: Final = {
     CallKind.TASK: ("scheduled a task named", "ran", "task"),
     CallKind.EVENT: ("waited for an event named", "waited for", "event"),
@@ -188,14 +185,14 @@ _VERBS: Final = {
 
 
 def _chosen_call(
-    run_id: str, recorded: _Calls, kind: CallKind, name: str, ordinal: int | None, key: str | None
-) -> tuple[Entry, CallId]:
-    """The call of that kind and name with that ordinal or key; the earliest where neither is given."""
+    run_id: str, calls: Mapping[int, CallId], kind: CallKind, name: str, ordinal: int | None, key: str | None
+) -> int:
+    """The seq of the call of that kind and name with that ordinal or key; of the earliest where neither is given."""
     verb, short, noun = _VERBS[kind]
-    of_kind = [(entry, call) for entry, call in recorded if call.kind is kind]
-    named = [(entry, call) for entry, call in of_kind if call.name == name]
+    # Numbers, and no list of records: a long run has many calls, and the garbage collector visits every record.
+    named = [seq for seq, call in calls.items() if call.kind is kind and call.name == name]
     if not named:
-        names = list(dict.fromkeys(call.name for _, call in of_kind))
+        names = list(dict.fromkeys(call.name for call in calls.values() if call.kind is kind))
         close = get_close_matches(str(name), names, 1)
         raise ForkValidationError(
             f"run {run_id!r} never {verb} {name!r}; it {short} "
@@ -208,12 +205,13 @@ def _chosen_call(
     wanted: int | str | None = ordinal if key is None else key
     if wanted is None:
         return named[0]
-    for entry, call in named:
-        if call.occurrence == wanted and type(call.occurrence) is type(wanted):
-            return entry, call
+    for seq in named:
+        occurrence = calls[seq].occurrence
+        if occurrence == wanted and type(occurrence) is type(wanted):
+            return seq
     what = f"the ordinal {wanted!r}" if key is None else f"the key {wanted!r}"
     raise refusal(
-        run_id, f"no call of {noun} {name!r} has {what}; it {short} {', '.join(str(call) for _, call in named)}"
+        run_id, f"no call of {noun} {name!r} has {what}; it {short} {', '.join(str(calls[seq]) for seq in named)}"
     )
 
 
@@ -229,14 +227,14 @@ def _answers_a_call(entry: Entry) -> bool:
     return entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED
 
 
-def _before_call(run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: RequestedCut) -> Cut:
+def _before_call(run_id: str, entries: Sequence[Entry], calls: Mapping[int, CallId], cut: RequestedCut) -> Cut:
     asked = _before(cut)
     assert asked is not None
-    entry, call = _chosen_call(run_id, recorded, asked.kind, asked.name, cut.before_ordinal, cut.before_key)
+    seq = _chosen_call(run_id, calls, asked.kind, asked.name, cut.before_ordinal, cut.before_key)
     if not cut.keep_siblings:
-        return Cut(CutRule.BEFORE, entry.seq - 1, call)
-    through = _before_outcome(entries, entry.seq)
-    return Cut(CutRule.KEEP_SIBLINGS, through, call, entry.seq, _later_outcomes(entries, through, {entry.seq}))
+        return Cut(CutRule.BEFORE, seq - 1, calls[seq])
+    through = _before_outcome(entries, seq)
+    return Cut(CutRule.KEEP_SIBLINGS, through, calls[seq], seq, _later_outcomes(entries, through, {seq}))
 
 
 def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
@@ -254,13 +252,13 @@ def _later_outcomes(entries: Sequence[Entry], through: int, without: set[int]) -
     return [entry for entry in entries[through:] if _answers_a_call(entry) and outcome_call(entry) in outstanding]
 
 
-def _after(run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: RequestedCut) -> Cut:
+def _after(run_id: str, entries: Sequence[Entry], calls: Mapping[int, CallId], cut: RequestedCut) -> Cut:
     assert cut.after_task is not None
-    entry, call = _chosen_call(run_id, recorded, CallKind.TASK, cut.after_task, cut.after_ordinal, cut.after_key)
-    closing = _closing(entries, entry.seq)
+    seq = _chosen_call(run_id, calls, CallKind.TASK, cut.after_task, cut.after_ordinal, cut.after_key)
+    closing = _closing(entries, seq)
     if closing is None or closing.type == EntryType.CALL_CANCELLED:
-        raise refusal(run_id, f"the call {call} has no outcome there, so nothing comes after it")
-    return Cut(CutRule.AFTER, closing.seq, call)
+        raise refusal(run_id, f"the call {calls[seq]} has no outcome there, so nothing comes after it")
+    return Cut(CutRule.AFTER, closing.seq, calls[seq])
 
 
 # --- the failure of a run ---------------------------------------------------------------------------------------------
@@ -324,17 +322,17 @@ def _signatures(entry: Entry) -> Iterator[tuple[str, str]]:
 # --- overrides --------------------------------------------------------------------------------------------------------
 
 
-def _at_overrides(entries: Sequence[Entry], recorded: _Calls, overridden: Sequence[CallId]) -> Cut:
-    seqs = {call: entry.seq for entry, call in recorded}
+def _at_overrides(entries: Sequence[Entry], calls: Mapping[int, CallId], overridden: Sequence[CallId]) -> Cut:
+    seqs = _seqs(calls, overridden)
     through, call = min((_before_outcome(entries, seqs[call]), call) for call in overridden)
     kept = _later_outcomes(entries, through, {seqs[other] for other in overridden})
     return Cut(CutRule.OVERRIDE, through, call, None, kept)
 
 
 def _check_not_kept(
-    run_id: str, entries: Sequence[Entry], recorded: _Calls, cut: Cut, overridden: Sequence[CallId]
+    run_id: str, entries: Sequence[Entry], calls: Mapping[int, CallId], cut: Cut, overridden: Sequence[CallId]
 ) -> None:
-    seqs = {call: entry.seq for entry, call in recorded}
+    seqs = _seqs(calls, overridden)
     for call in overridden:
         closing = _closing(entries, seqs[call])
         if closing is not None and closing.seq <= cut.through_seq:
@@ -343,6 +341,11 @@ def _check_not_kept(
                 f"the cut keeps the outcome of {call}, entry {closing.seq}, which is to be overridden; cut before "
                 f"entry {closing.seq}, or leave the cut away: then it is made there",
             )
+
+
+def _seqs(calls: Mapping[int, CallId], wanted: Sequence[CallId]) -> dict[CallId, int]:
+    """Where calls are recorded."""
+    return {call: seq for seq, call in calls.items() if call in wanted} if wanted else {}
 
 
 def refusal(run_id: str, problem: str) -> ForkValidationError:

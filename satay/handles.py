@@ -98,6 +98,7 @@ class RunHandle(Generic[R]):
     async def _wait_created(self) -> Self:
         if self._created is not None:
             self.run_id = await wait_created(self._created, self.run_id)
+            self._created = None  # The handle may live long, and the task is not needed for that.
         return self
 
     async def result(self) -> R:

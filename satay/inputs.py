@@ -69,8 +69,8 @@ class InputCodec:
             for parameter in plan.parameters
             if parameter.label in members
         }
-        absent = sorted(plan.required - values.keys())
-        if members or absent:
+        if members or not plan.required <= values.keys():
+            absent = sorted(plan.required - values.keys())
             raise DecodeError(f"{where} does not fit the function now: {_mismatch(sorted(members), absent)}")
         return plan.spread(values)
 

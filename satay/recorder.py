@@ -25,7 +25,7 @@ def lay_out(type: str, facts: str, text: str | None) -> tuple[str, Blob | None]:
 def first_entry(type: str, at: int, facts: str, text: str | None, digest: bytes) -> tuple[Entry, list[Blob]]:
     """Entry 1 of a journal, whose digest is the same in every journal."""
     payload, blob = lay_out(type, facts, text)
-    return Entry(1, type, at, payload, digest), [] if blob is None else [blob]
+    return Entry(1, str(type), at, payload, digest), [] if blob is None else [blob]
 
 
 class Recorder:
@@ -72,6 +72,7 @@ class Recorder:
         if blob is not None:
             self._blobs = [*self._blobs, blob]
         at = self._clock.now()
+        type = str(type)  # A member of `EntryType` is a text too, but `sqlite3` looks in vain for how to adapt it.
         self.head += 1
         self.digest = digest = chain_digest(self.digest, type, at, payload)
         entry = Entry(self.head, type, at, payload, digest)
@@ -102,19 +103,16 @@ class Recorder:
 
     def turn(self, status: RunStatus | None, wake_at: int | None) -> Append:
         """What was gathered, as one append; the next turn begins empty."""
-        successor = self._successor
-        append = Append(
-            lease=self.lease,
-            entries=self._entries,
-            at=self._entries[-1].at if self._entries else self._clock.now(),
-            status=status,
-            wake_at=wake_at,
-            opened=self._opened,
-            closed=self._closed,
-            taken=self._taken,
-            blobs=self._blobs if successor is None else [*self._blobs, *successor[2]],
-            successor=None if successor is None else successor[:2],
-        )
+        entries = self._entries
+        append = Append(self.lease, entries, entries[-1].at if entries else self._clock.now(), status, wake_at)
+        # Few turns have any of these, and setting all of them by name is a good part of making an append.
+        if self._opened or self._closed or self._taken or self._blobs:
+            append.opened, append.closed = self._opened, self._closed
+            append.taken, append.blobs = self._taken, self._blobs
+        if self._successor is not None:
+            run, first, blobs = self._successor
+            append.successor = (run, first)
+            append.blobs = [*append.blobs, *blobs]
         self._entries = []
         self._opened = self._closed = self._taken = self._blobs = ()
         self._successor = None

@@ -340,36 +340,63 @@ class Scheduler:
         if self._is_closing or not self._gate.lets_run(drive, call):
             return
         attempt = Attempt(drive, call)
-        task = self._loop.create_task(
-            attempt.run(self.clock, self._threads, self.drive_settings.allow_pickle), context=self._context.copy()
-        )
+        on_end = partial(self._attempt_ended, drive, attempt)
+        task = self._loop.create_task(self._make(drive, attempt, on_end), name=call.name, context=self._context.copy())
         call.running = task
         self._attempts.add(task)
-        task.add_done_callback(partial(self._attempt_done, drive, attempt))
+        task.add_done_callback(on_end, context=self._context)
 
-    def _attempt_done(self, drive: Drive, attempt: Attempt, task: "asyncio.Task[tuple[str, Any]]") -> None:
-        self._attempts.discard(task)
+    async def _make(self, drive: Drive, attempt: Attempt, on_end: Callable[[Any], None]) -> tuple[str, Any]:
+        """Make an attempt, and deliver its result from here: a callback of its task comes one turn of the loop later.
+
+        No task of the host may be current while a body runs, so for that moment this one is not
+        (https://docs.python.org/3/library/asyncio-extending.html).
+        """
+        outcome = await attempt.run(self.clock, self._threads, self.drive_settings.allow_pickle)
+        task = attempt.call.running
+        # A task that cancelled itself ends as cancelled; one that a factory of the host's started at once is not known
+        # yet. Both are left to the callback.
+        if task is None or task.cancelling():
+            return outcome
+        task.remove_done_callback(on_end)
+        asyncio.tasks._leave_task(self._loop, task)
+        try:
+            self._context.run(self._attempt_succeeded, drive, attempt, task, outcome)
+        finally:
+            asyncio.tasks._enter_task(self._loop, task)
+        return outcome
+
+    def _attempt_succeeded(
+        self, drive: Drive, attempt: Attempt, task: "asyncio.Task[tuple[str, Any]]", outcome: tuple[str, Any]
+    ) -> None:
         call = attempt.call
+        self._attempts.discard(task)
         call.running = None
+        if not drive.is_suspended:
+            facts = f'"call":{call.seq}{attempt.usage_facts()}'
+            drive.arrive(Arrival(EntryType.TASK_COMPLETED, call, facts, outcome[0], outcome[1], True))
+
+    def _attempt_ended(self, drive: Drive, attempt: Attempt, task: "asyncio.Task[tuple[str, Any]]") -> None:
+        call = attempt.call
         if task.cancelled():
+            self._attempts.discard(task)
+            call.running = None
             cancelled_itself = not task.cancelling()
             if cancelled_itself and drive.calls.get(call.seq) is call and not drive.is_suspended:
                 drive.attempt_failed(call, asyncio.CancelledError("the task cancelled itself"), attempt.usage_facts())
             return
         error = task.exception()
-        if drive.is_suspended:
+        if error is None:
+            self._attempt_succeeded(drive, attempt, task, task.result())
             return
-        if error is not None:
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                return
-            if isinstance(error, NotHereError):
-                drive.stop(error)
-                return
+        self._attempts.discard(task)
+        call.running = None
+        if drive.is_suspended or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        if isinstance(error, NotHereError):
+            drive.stop(error)
+        else:
             drive.attempt_failed(call, error, attempt.usage_facts())
-            return
-        text, value = task.result()
-        facts = f'"call":{call.seq}{attempt.usage_facts()}'
-        drive.arrive(Arrival(EntryType.TASK_COMPLETED, call, facts, text, value, True))
 
     def stop_attempt(self, drive: Drive, call: TaskCall) -> None:
         if call.running is not None:

@@ -14,6 +14,7 @@ class Waiters:
         self._endings: dict[str, list[asyncio.Future[Ending | None]]] = {}
         self._news: dict[str, asyncio.Future[None]] = {}
         self._failures: dict[str, BaseException] = {}
+        self._is_closed = False
 
     async def wait(self, run_id: str, seconds: float | None) -> Ending | None:
         """Wait until a run has ended, something keeps it from going on, or the time is over; the ending, if it is that.
@@ -25,16 +26,20 @@ class Waiters:
         news: asyncio.Future[Ending | None] = self._loop.create_future()
         self._endings.setdefault(run_id, []).append(news)
         try:
-            await asyncio.wait((news,), timeout=seconds)
+            if seconds is None:
+                await news
+            else:
+                await asyncio.wait((news,), timeout=seconds)
         finally:
             waiting = self._endings.get(run_id, [])
             if news in waiting:
                 waiting.remove(news)
             if not waiting:
                 self._endings.pop(run_id, None)
-        if news.cancelled():
+        ending = news.result() if news.done() else None
+        if ending is None and self._is_closed:
             raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
-        return news.result() if news.done() else None
+        return ending
 
     def next_entry(self, run_id: str) -> "asyncio.Future[None]":
         """Done when this process next writes to the run's journal; never, where another process drives the run."""
@@ -76,5 +81,6 @@ class Waiters:
 
     def close(self) -> None:
         """Nothing more will come."""
-        for news in [news for waiting in self._endings.values() for news in waiting]:
-            news.cancel()
+        self._is_closed = True
+        for run_id in list(self._endings):
+            self.tell(run_id)

@@ -1174,3 +1174,29 @@ def test_a_script_ends_promptly_and_with_the_right_code(how: str, code: int, tmp
     assert "never retrieved" not in ended.stderr
     assert "was never awaited" not in ended.stderr
     assert "Task was destroyed" not in ended.stderr
+
+
+@satay.task(name="app.one")
+async def one() -> int:
+    return 1
+
+
+@satay.workflow(name="app.counts")
+async def counts() -> int:
+    return await one() + await one()
+
+
+def test_runs_that_have_ended_are_not_left_to_the_garbage_collector(tmp_path: Path) -> None:
+    async def unreachable_after(runs: int) -> int:
+        async with open_app(tmp_path) as app:
+            await app.start(counts).result()
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(runs):
+                    await app.start(counts).result()
+                return gc.collect()
+            finally:
+                gc.enable()
+
+    assert in_loop(unreachable_after(50)) < 50

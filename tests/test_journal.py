@@ -575,6 +575,84 @@ async def test_an_experiment_is_listed_only_where_it_is_asked_for(journal: Journ
     assert ["x~experiment"] == ids(await journal.runs(RunQuery(workflow=EXPERIMENT_WORKFLOW)))
 
 
+# What waits for the writer shares a transaction, so these begin with a call that keeps the writer busy.
+
+
+def keep_busy(journal: Journal) -> Awaitable[None]:
+    return journal.heartbeat(Owner("busy", "h", 1, "t", T0))
+
+
+async def test_runs_that_are_created_at_once_are_numbered_in_call_order(journal: Journal) -> None:
+    names = [f"r{n}" for n in range(70)]
+
+    busy = keep_busy(journal)
+    leases = await asyncio.gather(*[create(journal, name) for name in names])
+    await busy
+    keys = [(await record(journal, name)).key for name in names]
+
+    assert [(name, 1) for name in names] == [(lease.run_id, lease.epoch) for lease in leases]
+    assert sorted(keys) == keys == [lease.key for lease in leases]
+    assert [[1]] * 70 == [await seqs(journal, name) for name in names]
+
+
+async def test_a_creation_that_is_refused_does_not_harm_what_is_queued_beside_it(journal: Journal) -> None:
+    lease = await create(journal, "there")
+
+    outcomes = await asyncio.gather(
+        keep_busy(journal),
+        create(journal, "r1"),
+        create(journal, "there"),
+        journal.append(Append(lease, entries(), T0)),
+        create(journal, "r2"),
+        return_exceptions=True,
+    )
+
+    assert [2] == [n for n, outcome in enumerate(outcomes) if isinstance(outcome, RunExistsError)]
+    assert [[1], [1, 2], [1]] == [await seqs(journal, name) for name in ("r1", "there", "r2")]
+
+
+async def test_what_is_queued_behind_the_end_of_a_run_is_refused(journal: Journal) -> None:
+    lease = await create(journal)
+
+    outcomes = await asyncio.gather(
+        keep_busy(journal),
+        journal.append(Append(lease, entries(), T0, RunStatus.COMPLETED)),
+        journal.append(Append(lease, entries(3), T0)),
+        journal.append(Append(lease, (), T0, RunStatus.WAITING)),
+        return_exceptions=True,
+    )
+
+    kinds = [type(None), type(None), JournalConflictError, JournalConflictError]
+    assert kinds == [type(outcome) for outcome in outcomes]
+    assert (RunStatus.COMPLETED, [1, 2]) == ((await record(journal)).status, await seqs(journal))
+
+
+async def test_ends_that_are_queued_together_are_told_in_call_order(journal: Journal) -> None:
+    children = ["c2", "c0", "c1"]
+    leases = [await create(journal, child) for child in sorted(children)]
+    await create_waiting(journal, "parent", *[Wait(n, CHILD_ENDED, f"c{n}") for n in range(3)])
+
+    await asyncio.gather(keep_busy(journal), *[end(journal, leases[int(child[1])]) for child in children])
+
+    assert children == [message.key for message in await journal.messages("parent")]
+
+
+@pytest.mark.parametrize("is_child_first", [True, False])
+async def test_a_wait_that_is_queued_beside_the_end_of_its_child_is_told_once(
+    journal: Journal, is_child_first: bool
+) -> None:
+    child, parent = await create(journal, "child"), await create(journal, "parent")
+    appends = [
+        Append(child, entries(), T0, RunStatus.COMPLETED),
+        Append(parent, entries(), T0, RunStatus.WAITING, opened=[Wait(2, CHILD_ENDED, "child")]),
+    ]
+
+    queued = appends if is_child_first else appends[::-1]
+    await asyncio.gather(keep_busy(journal), *map(journal.append, queued))
+
+    assert ["child"] == [message.key for message in await journal.messages("parent")]
+
+
 # --- waits ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import json
@@ -612,6 +613,40 @@ def test_a_cancelled_error_that_a_task_raises_itself_is_its_failure(tmp_path: Pa
         return "done"
 
     assert "CancelledError" in in_loop(result_of(tmp_path, calls))
+
+
+def test_no_task_of_the_host_is_current_while_a_body_goes_on(tmp_path: Path) -> None:
+    @satay.task
+    async def host() -> None:
+        hosts.append(asyncio.get_running_loop())
+
+    @satay.workflow
+    async def looks() -> None:
+        for _ in range(2):
+            await host()
+            current.append(asyncio.current_task(hosts[0]))
+
+    hosts: list[asyncio.AbstractEventLoop] = []
+    current: list[object] = []
+    in_loop(result_of(tmp_path, looks))
+
+    assert [None, None] == current
+
+
+def test_an_attempt_leaves_its_variables_to_no_other(tmp_path: Path) -> None:
+    @satay.task
+    async def leave(value: str) -> str:
+        before = variable.get()
+        variable.set(value)
+        return before
+
+    @satay.workflow
+    async def calls() -> list[str]:
+        return [await leave("a"), variable.get(), await leave("b"), variable.get()]
+
+    variable = contextvars.ContextVar("variable", default="unset")
+
+    assert ["unset"] * 4 == in_loop(result_of(tmp_path, calls))
 
 
 # --- effects and decisions --------------------------------------------------------------------------------------------

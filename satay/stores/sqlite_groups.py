@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from satay.clock import monotonic
 from satay.errors import JournalBusyError, SatayError
-from satay.journal import Append, Blob
+from satay.journal import Append, Blob, Lease
+from satay.stores import sqlite_bulk as bulk
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
 from satay.stores.sqlite_errors import explain
@@ -35,6 +36,9 @@ Packed = Sequence[writes.PackedBlob] | BaseException
 """The blobs of a call as they are stored, or why they cannot be."""
 
 
+_IN_BULK: Final = (writes.append, writes.create)
+
+
 class GroupCommit:
     """Runs groups of writing calls on one connection. Belongs to the connection's thread."""
 
@@ -42,12 +46,73 @@ class GroupCommit:
         self._connection = connection
         self._cursor = connection.cursor()
         self._settings = settings
+        self._heads = bulk.Heads()
 
     def commit(self, group: Sequence[Write]) -> list[object]:
         """Perform the calls in order. Answers, for each, what it returned or the error that it is to raise."""
-        are_plain = all(write.fn is writes.append and writes.is_plain(write.argument) for write in group)
-        if are_plain and self._commit_plainly([write.argument for write in group]):
-            return [None] * len(group)
+        if len(group) == 1 and self._commit_alone(group[0]):
+            return [None]
+        outcomes = self._commit_in_bulk(group)
+        return self._commit_in_turn(group) if outcomes is None else outcomes
+
+    def _commit_alone(self, write: Write) -> bool:
+        """Perform a lone append of entries alone: one statement, which is its own transaction.
+
+        False if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
+        """
+        append = write.argument
+        if write.fn is not writes.append or write.blobs or not bulk.is_lone(append):
+            return False
+        key, entries = append.lease.key, append.entries
+        try:
+            self._roll_back()
+            if not self._heads.reach(self._cursor, key, entries[0].seq - 1):
+                return False
+            bulk.append_alone(self._cursor, append)
+        except Exception:  # whatever it is, the transaction that follows meets it again, and tells the caller
+            return False
+        self._heads.note(key, entries[-1].seq)
+        return True
+
+    def _commit_in_bulk(self, group: Sequence[Write]) -> list[object] | None:
+        """Perform creations and appends by as few statements as can be.
+
+        None if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
+        """
+        if any(write.blobs or write.fn not in _IN_BULK for write in group):
+            return None
+        appends: list[Append] = [write.argument for write in group if write.fn is writes.append]
+        creations: list[writes.Creation] = [write.argument for write in group if write.fn is writes.create]
+        try:
+            self._roll_back()
+            for append in appends:
+                if append.entries and not self._heads.reach(self._cursor, append.lease.key, append.entries[0].seq - 1):
+                    return None
+            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
+            leases = bulk.create_all(self._cursor, creations)
+            if not bulk.append_all(self._cursor, appends):
+                self._roll_back()
+                return None
+            self._cursor.execute("COMMIT")
+        except Exception:  # whatever it is, the transaction that follows meets it again, and tells the callers
+            with contextlib.suppress(sqlite3.Error):
+                self._roll_back()
+            return None
+        self._note_heads(creations, leases, appends)
+        made = iter(leases)
+        return [next(made) if write.fn is writes.create else None for write in group]
+
+    def _note_heads(
+        self, creations: Sequence[writes.Creation], leases: Sequence[Lease], appends: Sequence[Append]
+    ) -> None:
+        for creation, lease in zip(creations, leases, strict=True):
+            self._heads.note(lease.key, len(creation.entries))
+        for append in appends:
+            if append.entries:
+                self._heads.note(append.lease.key, append.entries[-1].seq)
+
+    def _commit_in_turn(self, group: Sequence[Write]) -> list[object]:
+        """Perform the calls one after the other, in one transaction if that can be."""
         packed = [self._pack(write) if write.blobs else () for write in group]
         try:
             self._roll_back()
@@ -62,26 +127,6 @@ class GroupCommit:
                 self._roll_back()
             return [self._explain(error)] if len(group) == 1 else self._commit_each(group)
         return outcomes
-
-    def _commit_plainly(self, appends: Sequence[Append]) -> bool:
-        """Perform appends of entries alone: one as a single statement, its own transaction; several in bulk.
-
-        False if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
-        """
-        try:
-            self._roll_back()
-            if len(appends) == 1 and len(appends[0].entries) <= writes.MAX_FENCED_ROWS:
-                writes.extend(self._cursor, appends[0])
-                return True
-            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
-            if writes.extend_all(self._cursor, appends):
-                self._cursor.execute("COMMIT")
-                return True
-            self._roll_back()
-        except Exception:  # whatever it is, the transaction that follows meets it again, and tells the callers
-            with contextlib.suppress(sqlite3.Error):
-                self._roll_back()
-        return False
 
     def _commit_each(self, group: Sequence[Write]) -> list[object]:
         outcomes: list[object] = []

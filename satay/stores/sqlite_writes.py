@@ -9,7 +9,7 @@ import functools
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from satay.errors import JournalConflictError, MessageTakenError, RunEndedError, RunExistsError, RunNotFoundError
 from satay.journal import (
@@ -46,17 +46,16 @@ SAMPLE_BYTES: Final = 16 * 1024
 WORTHWHILE_RATIO: Final = 0.5
 """A blob whose sample does not shrink to this part of its size is stored as it is: compressing it takes too long."""
 
-_IS_HELD: Final = f"EXISTS (SELECT 1 FROM runs WHERE key = ? AND epoch = ? AND status IN {LIVE})"
-
-MAX_FENCED_ROWS: Final = 32
-"""How many entries one fenced statement inserts; more of the same append follow it in the transaction."""
-
-
-EVENT_COLUMNS: Final = 6
-"""The columns of an event, each a parameter of its statement."""
-
 MAX_BULK_ROWS: Final = 512
-"""How many entries one statement inserts in a group of appends; a power of two, so that few statements serve all."""
+"""How many rows one statement inserts; a power of two, so that few statements serve all."""
+
+INSERT_RUN: Final = (
+    "INSERT INTO runs (run_id, workflow, status, created_at, updated_at, owner, epoch, "
+    "parent_id, forked_from, fork_seq, start_key, code_version) VALUES"
+)
+
+EventRow: TypeAlias = tuple[int, int, str, int, str, bytearray]
+"""A row of `events`: the run's key, and an entry."""
 
 T = TypeVar("T")
 
@@ -104,9 +103,9 @@ class PackedBlob(NamedTuple):
 
 def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
     run, entries = creation
-    _check_sequence(entries, 1, run.run_id)
+    check_sequence(entries, 1, run.run_id)
     lease = _insert_run(cursor, run)
-    _insert_events(cursor, lease.key, entries)
+    insert_events(cursor, [event_row(lease.key, entry) for entry in entries])
     return lease
 
 
@@ -121,22 +120,27 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
             "starts from; read it again and fork from what is there",
             run_id=fork.source_id,
         )
-    _check_sequence((fork.first,), 1, fork.run.run_id)
-    _check_sequence(fork.after, fork.through_seq + 1, fork.run.run_id)
+    check_sequence((fork.first,), 1, fork.run.run_id)
+    check_sequence(fork.after, fork.through_seq + 1, fork.run.run_id)
     lease = _insert_run(cursor, fork.run)
-    _insert_events(cursor, lease.key, (fork.first,))
+    insert_events(cursor, [event_row(lease.key, fork.first)])
     cursor.execute(
         "INSERT INTO events (run, seq, type, at, payload, digest) "
         "SELECT ?, seq, type, at, payload, digest FROM events WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
         (lease.key, source[0], fork.through_seq),
     )
-    _insert_events(cursor, lease.key, fork.after)
+    insert_events(cursor, [event_row(lease.key, entry) for entry in fork.after])
     _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
     return lease
 
 
 def append(cursor: sqlite3.Cursor, append: Append) -> None:
     extend(cursor, append)
+    change(cursor, append)
+
+
+def change(cursor: sqlite3.Cursor, append: Append) -> None:
+    """Write what an append changes beside its entries."""
     key = append.lease.key
     if append.status is not None:
         cursor.execute(
@@ -150,20 +154,20 @@ def append(cursor: sqlite3.Cursor, append: Append) -> None:
     if append.opened:
         _open_waits(cursor, key, append.opened, append.at)
     if append.status in TERMINAL_STATUSES:
-        _end(cursor, append.lease, append.at)
+        end(cursor, append.lease, append.at)
     if append.successor is not None:
         _succeed(cursor, key, Creation(*append.successor))
 
 
 def note(cursor: sqlite3.Cursor, notes: Sequence[Note]) -> None:
     places: dict[str, tuple[int, int]] = {}
-    rows: list[tuple[object, ...]] = []
+    rows: list[EventRow] = []
     for run_id, entries in notes:
         key, last_seq = places[run_id] if run_id in places else _find_undriven(cursor, run_id)
-        _check_sequence(entries, last_seq + 1, run_id)
+        check_sequence(entries, last_seq + 1, run_id)
         places[run_id] = (key, last_seq + len(entries))
-        rows += [(key, *entry) for entry in entries]
-    cursor.executemany(_bulk_insert(1), rows)
+        rows += [event_row(key, entry) for entry in entries]
+    insert_events(cursor, rows)
 
 
 def _find_undriven(cursor: sqlite3.Cursor, run_id: str) -> tuple[int, int]:
@@ -272,121 +276,74 @@ def store_blobs(cursor: sqlite3.Cursor, blobs: Sequence[PackedBlob]) -> None:
     cursor.executemany("INSERT INTO blobs (sha256, is_compressed, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", blobs)
 
 
-def is_plain(append: Append) -> bool:
-    """Whether an append adds entries and changes nothing else."""
-    changes = append.status or append.taken or append.closed or append.opened or append.blobs or append.successor
-    return not changes and len(append.entries) > 0
-
-
 def extend(cursor: sqlite3.Cursor, append: Append) -> None:
-    """Insert the entries if the lease holds, the run lives and they follow its last one; else say why not.
-
-    The fence is part of the inserting statement, and reads only: the row of the run is not written for every append.
-    """
+    """Insert the entries if the lease holds, the run lives and they follow its last one; else say why not."""
     lease, entries = append.lease, append.entries
-    if not entries:
-        if cursor.execute(f"SELECT {_IS_HELD}", (lease.key, lease.epoch)).fetchone() != (1,):
-            raise _explain_conflict(cursor, lease, None)
-        return
-    first = entries[0].seq
-    _check_sequence(entries, first, lease.run_id)
-    fenced = entries[:MAX_FENCED_ROWS]
-    values: list[object] = []
-    for entry in fenced:
-        values.append(lease.key)
-        values += entry
-    values += (lease.key, lease.epoch, lease.key, first - 1)
-    try:
-        inserted = cursor.execute(_fenced_insert(len(fenced)), values).rowcount
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
-            raise
-        inserted = 0
-    if inserted != len(fenced):
-        raise _explain_conflict(cursor, lease, first)
-    if len(entries) > MAX_FENCED_ROWS:
-        _insert_events(cursor, lease.key, entries[MAX_FENCED_ROWS:])
+    first = entries[0].seq if entries else None
+    if first is not None:
+        check_sequence(entries, first, lease.run_id)
+    row = cursor.execute(
+        "SELECT epoch, status, (SELECT max(seq) FROM events WHERE run = key) FROM runs WHERE key = ?", (lease.key,)
+    ).fetchone()
+    problem = _conflict(row, lease, first)
+    if problem is not None:
+        raise JournalConflictError(
+            f"run {lease.run_id!r} {problem}; nothing was written, read the run again", run_id=lease.run_id
+        )
+    insert_events(cursor, [event_row(lease.key, entry) for entry in entries])
 
 
-def extend_all(cursor: sqlite3.Cursor, appends: Sequence[Append]) -> bool:
-    """Insert the entries of several plain appends if all of their fences hold. False, and nothing is written, if not.
+def _conflict(row: tuple[int, str, int | None] | None, lease: Lease, first: int | None) -> str | None:
+    """Why entries that begin with `first` cannot be added to a run with this epoch, status and last seq."""
+    match row:
+        case None:
+            return "is not in this journal"
+        case (epoch, _, _) if epoch != lease.epoch:
+            return f"was taken over: its epoch is {epoch}, this lease is of epoch {lease.epoch}"
+        case (_, status, _) if RunStatus(status).is_terminal:
+            return f"has ended: it is {status}"
+        case (_, _, last_seq) if first is not None and (last_seq is None or first != last_seq + 1):
+            return f"ends at seq {last_seq}, so seq {first} does not follow"
+    return None
+
+
+def event_row(key: int, entry: Entry) -> EventRow:
+    """The row of an entry of the run with this key."""
+    # For `bytes`, `sqlite3` (as of CPython 3.11) looks for an adapter first; for a `bytearray` it does not.
+    return (key, entry[0], entry[1], entry[2], entry[3], bytearray(entry[4]))
+
+
+def insert_events(cursor: sqlite3.Cursor, rows: Sequence[EventRow]) -> None:
+    """Insert entries by few large statements."""
+    insert_all(cursor, "INSERT INTO events (run, seq, type, at, payload, digest) VALUES", rows)
+
+
+def insert_all(cursor: sqlite3.Cursor, sql: str, rows: Sequence[Sequence[object]]) -> None:
+    """Finish the statement with a list of values and execute it, in chunks.
 
     A statement gives up the interpreter's lock and has to get it back from the busy event loop, so few large ones are
     worth much more than their work.
     """
-    rows: list[object] = []
-    for append in appends:
-        lease, entries = append.lease, append.entries
-        _check_sequence(entries, entries[0].seq, lease.run_id)
-        for entry in entries:
-            rows.append(lease.key)
-            rows += entry
-    if not all(_are_held(cursor, chunk) for chunk in _chunks(appends, MAX_BULK_ROWS)):
-        return False
-    for values in _chunks(rows, MAX_BULK_ROWS * EVENT_COLUMNS):
-        done = 0
-        while done < len(values):
-            size = 1 << (((len(values) - done) // EVENT_COLUMNS).bit_length() - 1)
-            cursor.execute(_bulk_insert(size), values[done : done + size * EVENT_COLUMNS])
-            done += size * EVENT_COLUMNS
-    return True
+    for chunk in chunks(rows):
+        cursor.execute(f"{sql} {values(len(chunk[0]), len(chunk))}", [one for row in chunk for one in row])
 
 
-def _are_held(cursor: sqlite3.Cursor, appends: Sequence[Append]) -> bool:
-    fences = [
-        number for append in appends for number in (append.lease.key, append.lease.epoch, append.entries[0].seq - 1)
-    ]
-    held = cursor.execute(
-        f"WITH fence (run, epoch, seq) AS (VALUES {_rows(3, len(appends))}) "
-        "SELECT count(*) FROM fence JOIN runs ON runs.key = fence.run AND runs.epoch = fence.epoch "
-        f"JOIN events ON events.run = fence.run AND events.seq = fence.seq WHERE runs.status IN {LIVE} "
-        "AND NOT EXISTS (SELECT 1 FROM events AS next WHERE next.run = fence.run AND next.seq = fence.seq + 1)",
-        fences,
-    ).fetchone()
-    return bool(held == (len(appends),))
+def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts whose sizes are powers of two, so that few statements, which are prepared once, serve all sizes."""
+    done = 0
+    while done < len(rows):
+        size = min(1 << ((len(rows) - done).bit_length() - 1), MAX_BULK_ROWS)
+        yield rows[done : done + size]
+        done += size
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def _rows(columns: int, rows: int) -> str:
+@functools.cache
+def values(columns: int, rows: int) -> str:
+    """A list of so many rows of parameters."""
     return ", ".join([f"({', '.join('?' * columns)})"] * rows)
 
 
-@functools.cache
-def _bulk_insert(rows: int) -> str:
-    return f"INSERT INTO events (run, seq, type, at, payload, digest) VALUES {_rows(EVENT_COLUMNS, rows)}"
-
-
-@functools.cache
-def _fenced_insert(rows: int) -> str:
-    return (
-        "INSERT INTO events (run, seq, type, at, payload, digest) "
-        f"SELECT * FROM (VALUES {_rows(EVENT_COLUMNS, rows)}) "
-        f"WHERE {_IS_HELD} AND EXISTS (SELECT 1 FROM events WHERE run = ? AND seq = ?)"
-    )
-
-
-def _explain_conflict(cursor: sqlite3.Cursor, lease: Lease, seq: int | None) -> JournalConflictError:
-    row = cursor.execute(
-        "SELECT epoch, status, (SELECT max(seq) FROM events WHERE run = key) FROM runs WHERE key = ?", (lease.key,)
-    ).fetchone()
-    name = f"run {lease.run_id!r}"
-    match row:
-        case None:
-            reason = f"{name} is not in this journal"
-        case (epoch, _, _) if epoch != lease.epoch:
-            reason = f"{name} was taken over: its epoch is {epoch}, this lease is of epoch {lease.epoch}"
-        case (_, status, _) if RunStatus(status).is_terminal:
-            reason = f"{name} has ended: it is {status}"
-        case (_, _, last_seq):
-            reason = f"{name} ends at seq {last_seq}, so seq {seq} does not follow"
-    return JournalConflictError(f"{reason}; nothing was written, read the run again", run_id=lease.run_id)
-
-
-def _check_sequence(entries: Sequence[Entry], first: int, run_id: str) -> None:
+def check_sequence(entries: Sequence[Entry], first: int, run_id: str) -> None:
     for seq, entry in enumerate(entries, first):
         if entry[0] != seq:
             raise JournalConflictError(
@@ -395,25 +352,18 @@ def _check_sequence(entries: Sequence[Entry], first: int, run_id: str) -> None:
             )
 
 
-def _insert_events(cursor: sqlite3.Cursor, key: int, entries: Sequence[Entry]) -> None:
-    cursor.executemany(_bulk_insert(1), [(key, *entry) for entry in entries])
+def run_row(run: NewRun) -> Sequence[object]:
+    """The values for `INSERT_RUN`. A run that is nobody's waits until someone claims it."""
+    status = RunStatus.WAITING if run.owner is None else RunStatus.RUNNING
+    return (
+        run.run_id, run.workflow, status.value, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
+        run.parent_id, run.forked_from, run.fork_seq, run.start_key, run.code_version,
+    )  # fmt: skip
 
 
 def _insert_run(cursor: sqlite3.Cursor, run: NewRun) -> Lease:
-    status = RunStatus.WAITING if run.owner is None else RunStatus.RUNNING
     try:
-        cursor.execute(
-            """
-            INSERT INTO runs (
-                run_id, workflow, status, created_at, updated_at, owner, epoch,
-                parent_id, forked_from, fork_seq, start_key, code_version)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-            """,
-            (
-                run.run_id, run.workflow, status, run.created_at, run.created_at, run.owner, FIRST_EPOCH,
-                run.parent_id, run.forked_from, run.fork_seq, run.start_key, run.code_version,
-            ),
-        )  # fmt: skip
+        insert_all(cursor, INSERT_RUN, [run_row(run)])
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_UNIQUE:
             raise
@@ -460,7 +410,7 @@ def _open_waits(cursor: sqlite3.Cursor, key: int, waits: Sequence[Wait], at: int
     )
 
 
-def _end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
+def end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
     """Close the waits of a run that ended, tell the runs that wait for it, and ask its children to cancel."""
     cursor.execute("DELETE FROM waits WHERE run = ?", (lease.key,))
     cursor.execute(
