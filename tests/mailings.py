@@ -71,6 +71,29 @@ async def send_in_the_end(outbox: str, letter: str) -> str:
     return f"sent {letter}"
 
 
+@satay.task(name="mailings.notify")
+async def notify(outbox: str, letter: str, effect: str) -> str:
+    """A task that calls another one itself, which is a function call."""
+    sending = SENDERS[effect](outbox, letter)
+    sent: str = sending if isinstance(sending, str) else await sending
+    return sent
+
+
+@satay.task(name="mailings.notify_in_a_thread")
+def notify_in_a_thread(outbox: str, letter: str) -> str:
+    sent: str = send(outbox, letter)  # type: ignore[assignment]  # it is a plain function here
+    return sent
+
+
+@satay.workflow(name="mailings.through_a_task")
+async def through_a_task(order: Order) -> list[str]:
+    await draft("dear all")
+    try:
+        return [await notify(order.outbox, "nested", order.effect), await notify_in_a_thread(order.outbox, "again")]
+    except TaskBlockedError as error:
+        return [f"{error.policy}: {error.task}"]
+
+
 @satay.task(name="mailings.draft")
 async def draft(text: str) -> str:
     return text

@@ -26,6 +26,7 @@ from tests.mailings import (
     mailing,
     run_source,
     send_external,
+    through_a_task,
     with_a_slow_child,
 )
 
@@ -179,6 +180,27 @@ def test_no_retry_gets_around_a_policy(tmp_path: Path) -> None:
 
         assert 6 == len(sent)
         assert sent == letters(tmp_path / "outbox")
+
+    in_loop(check())
+
+
+@pytest.mark.parametrize("policy", ["block", "replay"])
+@effects
+def test_a_task_that_another_task_calls_itself_is_not_run_either(effect: str, policy: str, tmp_path: Path) -> None:
+    async def check() -> None:
+        place = tmp_path / "journal"
+        assert ["sent nested", "sent again"] == await run_source(place, through_a_task, order_in(tmp_path, effect, ""))
+        sent = letters(tmp_path / "outbox")
+        name = SENDER_NAMES[effect]
+        async with open_app(place) as app:
+            options: dict[str, Any] = {"before_task": "mailings.draft"}
+            fork = await app.fork(SOURCE_ID, run_id="f", tool_policies={name: policy}, **options)
+            assert [f"{policy}: {name}"] == await fork.result()
+            assert sent == letters(tmp_path / "outbox")
+            free = await app.fork(SOURCE_ID, run_id="g", tool_policies={"*": "live"}, **options)
+            assert ["sent nested", "sent again"] == await free.result()
+
+        assert 2 * len(sent) == len(letters(tmp_path / "outbox"))
 
     in_loop(check())
 
