@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 import structlog
@@ -30,7 +30,7 @@ from satay.errors import (
 from satay.model import EntryType
 from satay.replay import facts
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
 from tests.corpus import NEVER_SECONDS
 from tests.driving import in_loop
 
@@ -370,6 +370,24 @@ def test_forks_of_forks_with_kept_siblings_of_every_kind_end_alike_at_every_entr
             for seq in range(2, len(types)):
                 fork = await app.fork("f", run_id=f"f+{seq}", fork_point_seq=seq)
                 assert result == await fork.result(), (seq, types[seq - 1])
+
+    in_loop(check())
+
+
+@pytest.mark.parametrize("policy", ["warn", "off"])
+@pytest.mark.parametrize("call", ["task finer.draft:2", "child finer.small", "event finer.word"])
+def test_siblings_are_kept_also_where_divergence_is_tolerated(
+    call: str, policy: Literal["warn", "off"], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        result = await run_source(tmp_path, mixed, "tea")
+        async with open_app(tmp_path, clock=later_clock(), recover=True, nondeterminism=policy) as app:
+            fork = await app.fork("s", run_id="f", **named(call))
+            assert result == await fork.result()
+            last = len([entry async for entry in app.events("f")])
+            for seq in range(fork.receipt.resolved_seq, last):
+                again = await app.fork("f", run_id=f"f+{seq}", fork_point_seq=seq)
+                assert result == await again.result(), seq
 
     in_loop(check())
 
@@ -1129,6 +1147,76 @@ def test_a_cancelled_child_cannot_be_shared(tmp_path: Path) -> None:
                 with pytest.raises(ForkValidationError, match="cannot be shared"):
                     await app.fork("s", run_id="f", children="share", **options)
                 assert before == rows_of_everything(tmp_path)
+
+    in_loop(check())
+
+
+def test_forks_that_share_a_child_are_told_of_its_end_also_where_they_were_dropped(tmp_path: Path) -> None:
+    async def check() -> None:
+        clock = ManualClock()
+        async with open_app(tmp_path, clock=clock, poll_seconds=NEVER_SECONDS, max_resident=1) as app:
+            await app.start(with_child, run_id="s")
+            await settle(app)
+            await clock.advance(20)
+            for number in range(3):
+                await app.fork("s", run_id=f"f{number}", before_task=draft, children="share", allow_unfinished=True)
+            await settle(app)
+            await clock.advance(200)
+            for number in range(3):
+                assert ["hundred tea"] == await app.handle(f"f{number}").result()
+
+    in_loop(check())
+
+
+def test_a_fork_that_shares_a_child_is_told_of_its_end_after_a_crash(tmp_path: Path) -> None:
+    async def check() -> None:
+        clock = ManualClock()
+        async with open_app(tmp_path, clock=clock) as app:
+            await app.start(with_child, run_id="s")
+            await settle(app)
+            await clock.advance(20)
+            await app.fork("s", run_id="f", before_task=draft, children="share", allow_unfinished=True)
+            await settle(app)
+            await abandon(app)
+        async with open_app(tmp_path, clock=later_clock(), recover=True, poll_seconds=NEVER_SECONDS) as app:
+            assert ["hundred tea"] == await app.resume("f").result()
+
+    in_loop(check())
+
+
+@satay.workflow(name="finer.goes_on")
+async def goes_on(left: int) -> str:
+    await satay.sleep(50)
+    if left:
+        satay.continue_as_new(left - 1)
+    return await draft("the end")
+
+
+@satay.workflow(name="finer.with_child_that_goes_on")
+async def with_child_that_goes_on() -> str:
+    child = satay.start_child(goes_on, 2)
+    await satay.sleep(10)
+    await draft("meanwhile")
+    return await child.result()
+
+
+def test_a_shared_child_that_goes_on_as_a_new_run_is_followed(tmp_path: Path) -> None:
+    async def check() -> None:
+        clock = ManualClock()
+        async with open_app(tmp_path, clock=clock, poll_seconds=NEVER_SECONDS) as app:
+            await app.start(with_child_that_goes_on, run_id="s")
+            await settle(app)
+            options: dict[str, Any] = {"before_task": draft, "children": "share", "allow_unfinished": True}
+            for run_id in ("f", "g"):  # One before the child goes on, one after.
+                await clock.advance(30)
+                await app.fork("s", run_id=run_id, **options)
+                await settle(app)
+            await clock.advance(300)
+            results = [await app.handle(run_id).result() for run_id in ("s", "f", "g")]
+            ids = {run.run_id for run in await app.runs()}
+
+        assert ["the end tea"] * 3 == results
+        assert {"s", "f", "g", *(f"s/finer.goes_on:0{number}" for number in ("", "~2", "~3"))} == ids
 
     in_loop(check())
 
