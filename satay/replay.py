@@ -54,9 +54,6 @@ _NOTED_VALUES: Final = frozenset(
 _PLAIN_CALL: Final = re.compile(r'\{"\w+":"([^"\\]*)","ordinal":(\d+)[,}]', re.ASCII)
 """The beginning of a payload that records a call by an ordinal, and whose name holds nothing that is escaped."""
 
-_TERMS_MARK: Final = ',"terms":{'
-_INPUT_MARK: Final = ',"input'
-_JSON: Final = json.JSONDecoder()
 _CALL_PREFIX: Final = '{"call":'
 _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
 _VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
@@ -89,14 +86,8 @@ def value_text(entry: Entry) -> str | None:
     payload = entry.payload
     if payload.startswith(mark, 1):
         return payload[1 + len(mark) : -1]
-    start = payload.find("," + mark, _after_terms(payload) if entry.type == EntryType.WORKFLOW_CREATED else 0)
+    start = payload.find("," + mark)
     return None if start < 0 else payload[start + 1 + len(mark) : -1]
-
-
-def _after_terms(payload: str) -> int:
-    """Where the terms of a fork end in the payload of a creation; they hold names and values of users. Else 0."""
-    start = payload.find(_TERMS_MARK, 0, payload.find(_INPUT_MARK) + 1 or len(payload))
-    return 0 if start < 0 else _JSON.raw_decode(payload, start + len(_TERMS_MARK) - 1)[1]
 
 
 def blob_reference(entry: Entry) -> str | None:
