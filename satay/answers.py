@@ -54,6 +54,12 @@ class Answers:
                 call = recorded_identity(known)
                 self._overridden[call] = Answer(entry.seq, known["outcome"], f',"override":{entry.seq}', text)
 
+    def forget(self, seq: int, call: CallId) -> None:
+        """A fork makes a call anew: what its ancestors had in store for that is not meant any more."""
+        self._kept.pop(seq, None)
+        self._inputs.pop(seq, None)
+        self._overridden.pop(call, None)
+
     def find(self, call: Call) -> Answer | None:
         """The outcome in store for a call that is outstanding."""
         return self._overridden.get(call.identity) or self._kept.get(call.seq)

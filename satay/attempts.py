@@ -10,10 +10,12 @@ from typing import Any
 from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
 from satay.context import TaskContext, current_attempt
+from satay.definitions import Task
 from satay.drive import Drive
-from satay.effects import Effect, idempotency_key
+from satay.effects import Effect, ToolPolicy, idempotency_key
 from satay.errors import EncodeError, TaskTimeoutError
 from satay.inputs import InputCodec
+from satay.outcomes import blocked_error, encode_refusal
 from satay.threads import ThreadPool
 
 
@@ -42,6 +44,17 @@ class Attempt:
                 intervention=drive.intervention,
             )
         return self._context
+
+    def check_policy(self, task: Task[..., Any]) -> None:
+        """Raise `TaskBlockedError` where a fork may not run a task that the task of this attempt calls itself.
+
+        There is no recorded call that could be refused or replayed; so what must not run is an error there.
+        """
+        ruling, terms = self._drive.ruling(task), self._drive.terms
+        if ruling is None or terms is None or ruling.policy in (ToolPolicy.AUTO, ToolPolicy.LIVE):
+            return
+        reason = f"{ruling.reason}, and task {self.call.name!r} called it itself"
+        raise blocked_error(task.name, encode_refusal(terms, ruling, reason))
 
     async def run(self, clock: Clock, threads: ThreadPool, allow_pickle: bool) -> tuple[str, Any]:
         """Make the attempt. Raises what the task raised, or `TaskTimeoutError`."""

@@ -14,7 +14,7 @@ from satay.failures import encode_failure
 from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
 from satay.model import EntryType, RunStatus
-from satay.replay import facts, recorded_call
+from satay.replay import facts, inherited_children, recorded_call
 
 
 class ChildHost(Protocol):
@@ -42,6 +42,8 @@ class ChildHost(Protocol):
         self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str
     ) -> bool: ...
 
+    async def wake_if_ours(self, run_id: str) -> None: ...
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
 
     def step(self, callback: Callable[..., None], *args: Any) -> None:
@@ -56,6 +58,7 @@ class Children:
 
     def __init__(self, host: ChildHost) -> None:
         self._host = host
+        self._sharers: dict[str, set[str]] = {}
 
     async def start(self, drive: Drive, call: ChildCall) -> None:
         """Create the child of a call, or attach to the one that a drive before this one created, or that is shared."""
@@ -72,7 +75,7 @@ class Children:
 
     async def _create(self, drive: Drive, call: ChildCall) -> None:
         inherited = call.inherited
-        if inherited is not None and call.issued_text is None:
+        if inherited is not None and inherited.source_id is not None:
             source = await self._host.journal.record(inherited.source_id)
             if source is not None and drive.terms is not None:
                 await self._host.forks.make_child(source, inherited.at, call.run_id, drive.run_id, drive.terms)
@@ -86,18 +89,27 @@ class Children:
         terms = drive.terms
         if terms is None or ToolPolicy.REPLAY not in terms.policies.values() or terms.source_id is None:
             return terms
-        for entry in await self._host.archive.entries(terms.source_id):
+        entries = (await self._host.archive.entries(terms.source_id))[: terms.source_head]
+        for entry in entries:
             if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED and recorded_call(entry) == call.identity:
-                child_id = facts(entry)["run_id"]
+                inherited = inherited_children(entries).get(entry.seq)
+                child_id = facts(entry)["run_id"] if inherited is None else inherited.run_id
                 head = await self._host.journal.last(child_id)
                 return replace(terms, source_id=child_id, source_head=0 if head is None else head.seq)
         return replace(terms, source_id=None, source_head=0)
 
     async def _share(self, drive: Drive, call: ChildCall) -> None:
         """Let the child of the source answer. It is never driven or stopped from here."""
-        record = await self._host.archive.record(call.run_id)
+        child_id = call.run_id
+        self._sharers.setdefault(child_id, set()).add(drive.run_id)  # First: it may end before the answer is there.
+        record = await self._host.archive.record(child_id)
         if record.status.is_terminal:
-            await self._deliver(drive, call, call.run_id, None)
+            await self._deliver(drive, call, child_id, None)
+
+    def wake_sharers(self, child_id: str) -> None:
+        """A run has ended: look for what it has posted to the forks that share it, and are not its parent."""
+        for run_id in self._sharers.pop(child_id, ()):
+            self._host.spawn(self._host.wake_if_ours(run_id))
 
     async def stop(self, parent_id: str, run_id: str) -> None:
         """Ask a child, or the run that goes on in its place, to cancel."""
@@ -149,6 +161,7 @@ class Children:
 
         The call may have gone on to another run meanwhile; then this end was followed already.
         """
+        self._sharers.pop(child_id, None)
         ending = await self._host.archive.ending(child_id)
         if ending.continued_as is not None:
             self._host.step(drive.follow_child, call, child_id, ending.continued_as, taken)

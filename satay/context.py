@@ -142,6 +142,10 @@ class Attempt(Protocol):
 
     def task_context(self) -> TaskContext: ...
 
+    def check_policy(self, task: Any) -> None:
+        """Raise `TaskBlockedError` where the run may not run that task, which the task at hand calls itself."""
+        ...
+
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("satay_current_attempt", default=None)
 

@@ -15,6 +15,7 @@ from satay.errors import ForkValidationError
 from satay.failures import Failure, parse_failure
 from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType
 from satay.replay import OUTCOME_TYPES, open_calls, outcome_call, recorded_call, value_text
+from satay.texts import to_plain
 
 AT_FAILURE: Final = "failure"
 """What `at=` may be."""
@@ -114,7 +115,8 @@ def resolve_cut(
     else:
         found = _at_overrides(entries, calls, overridden)
     _check_not_kept(run_id, entries, calls, found, overridden)
-    return found
+    replaced = {seq for seq, call in calls.items() if call in overridden}
+    return found._replace(kept=[entry for entry in found.kept if outcome_call(entry) not in replaced])
 
 
 # --- the request ------------------------------------------------------------------------------------------------------
@@ -151,6 +153,7 @@ def _check_request(run_id: str, cut: RequestedCut, *, has_overrides: bool) -> No
         if getattr(cut, name) is not None and not how.startswith(where):
             raise refusal(run_id, f"{name}= goes with a {where}…= that names what is called")
     for ordinal, key in (("before_ordinal", "before_key"), ("after_ordinal", "after_key")):
+        _check_occurrence(run_id, ordinal, getattr(cut, ordinal), key, getattr(cut, key))
         if getattr(cut, ordinal) is not None and getattr(cut, key) is not None:
             raise refusal(run_id, f"pass {ordinal}= or {key}=, not both: a call has one or the other")
     if cut.keep_siblings and not how.startswith("before_"):
@@ -159,6 +162,13 @@ def _check_request(run_id: str, cut: RequestedCut, *, has_overrides: bool) -> No
         )
     if cut.at not in (None, AT_FAILURE):
         raise refusal(run_id, f"at={cut.at!r} is no place in a run; at={AT_FAILURE!r} is the only one")
+
+
+def _check_occurrence(run_id: str, ordinal: str, number: object, key: str, text: object) -> None:
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise refusal(run_id, f"{ordinal}={number!r} is not a whole number; calls with a key are named by {key}=")
+    if text is not None and not isinstance(text, str):
+        raise refusal(run_id, f"{key}={text!r} is not a text; calls without a key are named by {ordinal}=")
 
 
 def _checked_point(run_id: str, entries: Sequence[Entry], point: object) -> int:
@@ -200,14 +210,11 @@ def _chosen_call(
             + (f"; did you mean {close[0]!r}?" if close else ""),
             run_id=run_id,
         )
-    if key is not None and not isinstance(key, str):
-        raise refusal(run_id, f"before_key={key!r} is not a text; calls without a key have an ordinal")
     wanted: int | str | None = ordinal if key is None else key
     if wanted is None:
         return named[0]
     for seq in named:
-        occurrence = calls[seq].occurrence
-        if occurrence == wanted and type(occurrence) is type(wanted):
+        if calls[seq].occurrence == wanted:
             return seq
     what = f"the ordinal {wanted!r}" if key is None else f"the key {wanted!r}"
     raise refusal(
@@ -238,12 +245,23 @@ def _before_call(run_id: str, entries: Sequence[Entry], calls: Mapping[int, Call
 
 
 def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
-    """The last entry before the outcome of a call, or before the end of the run where it has none."""
+    """The last entry before the outcome of a call, or before the end of the run where it has none.
+
+    Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first.
+    """
     closing = _closing(entries, call_seq)
+    if closing is not None and closing.type == EntryType.CALL_CANCELLED:
+        return _turn_of(entries, closing.seq) - 1
     if closing is not None:
         return closing.seq - 1
     last = entries[-1]
     return last.seq - 1 if last.type in TERMINAL_ENTRIES else last.seq
+
+
+def _turn_of(entries: Sequence[Entry], seq: int) -> int:
+    """The outcome that began the turn of an entry, by seq; the entry itself in the first turn."""
+    before = (entry.seq for entry in reversed(entries[: seq - 1]) if entry.type in OUTCOME_TYPES)
+    return next(before, seq)
 
 
 def _later_outcomes(entries: Sequence[Entry], through: int, without: set[int]) -> list[Entry]:
@@ -307,13 +325,22 @@ _OWN_ERRORS: Final[dict[str, str]] = {
 """The errors that are made of an outcome which records none."""
 
 
+_STAND_INS: Final = frozenset({"satay.errors:TaskFailedError", "satay.errors:ChildWorkflowError"})
+
+
 def _signatures(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Type and message of the recorded error, its causes and its members. Nothing for one that is kept as a blob."""
+    """Type and message of the recorded error, its causes and its members. Nothing for one that is kept as a blob.
+
+    Where another error stands in for one that could not be rebuilt, those of that one too.
+    """
     text = value_text(entry)
     waiting: list[Failure] = [] if text is None or entry.type in _OWN_ERRORS else [parse_failure(text)]
     while waiting:
         failure = waiting.pop()
         yield failure.type, failure.message
+        if failure.type in _STAND_INS and failure.attributes is not None:
+            known = to_plain(failure.attributes)
+            yield known["error_type"], known["error_message"]
         waiting += failure.members
         if failure.cause is not None:
             waiting.append(failure.cause)
@@ -324,7 +351,9 @@ def _signatures(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def _at_overrides(entries: Sequence[Entry], calls: Mapping[int, CallId], overridden: Sequence[CallId]) -> Cut:
     seqs = _seqs(calls, overridden)
-    through, call = min((_before_outcome(entries, seqs[call]), call) for call in overridden)
+    through, call = min(
+        ((_before_outcome(entries, seqs[call]), call) for call in overridden), key=lambda found: found[0]
+    )
     kept = _later_outcomes(entries, through, {seqs[other] for other in overridden})
     return Cut(CutRule.OVERRIDE, through, call, None, kept)
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 
 from satay.arguments import check_is_run, checked_count, checked_duration, checked_errors, name_problem, shown
 from satay.codec import ValueCodec
-from satay.context import Schedule, current_schedule
+from satay.context import Schedule, current_attempt, current_schedule
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
@@ -82,6 +82,9 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         schedule = current_schedule()
         if schedule is None:
+            attempt = current_attempt.get()
+            if attempt is not None:
+                attempt.check_policy(self)
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
         call: Coroutine[Any, Any, R] = self._call(self, schedule, args, kwargs, None)
         return call

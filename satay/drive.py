@@ -231,6 +231,17 @@ class Drive(Schedule):
             if self._attempts is None:
                 self._attempts = {}
             note_attempt(self._attempts, entry)
+        if entry.type == EntryType.RUN_FORKED and self._again:
+            self._forget_before(facts(entry).get("again"))
+
+    def _forget_before(self, seq: int | None) -> None:
+        """A fork makes a call anew: attempts and answers of before are no part of that."""
+        if seq is None:
+            return
+        if self._attempts is not None:
+            self._attempts.pop(seq, None)
+        if self._answers is not None:
+            self._answers.forget(seq, self._again[seq].call)
 
     def _replay_slice(self) -> None:
         replay = self._replay
@@ -375,7 +386,9 @@ class Drive(Schedule):
             self._watch(call)
         elif history.is_deferred or call.task.effect is Effect.PURE:
             self._start(call)
-        elif self._is_fresh_fork and (call.task.effect is not Effect.EXTERNAL or policy is ToolPolicy.LIVE):
+        elif self._is_fresh_fork and (
+            call.task.effect is not Effect.EXTERNAL or policy is ToolPolicy.LIVE or self._is_made_anew(call)
+        ):
             self._start(call)  # It began in the source; `RunForked` stands for its first attempt here.
         elif history.decision == "rerun" and not history.is_undecided:
             self._next_attempt(call, crashed=False)

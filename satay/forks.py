@@ -12,9 +12,11 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from math import fsum
 from typing import Any, Final, NamedTuple, Protocol
 
+from satay.answers import recorded_identity
 from satay.archive import Archive
 from satay.clock import MICROSECONDS
 from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
@@ -97,6 +99,7 @@ class _Source(NamedTuple):
     input_text: str | None
     overrides: Sequence[Override]
     policies: Mapping[str, ToolPolicy]
+    as_of: int | None = None
 
     @property
     def run_id(self) -> str:
@@ -142,7 +145,7 @@ class Forks:
         """What a fork would be. Writes nothing; raises what making the fork would raise before it writes."""
         with reading(record.run_id):
             source = await self._read(record, request)
-            rehearsed = await self._rehearse(source, f"{record.run_id}~plan")
+            rehearsed = await self._rehearse(source, f"{record.run_id}~plan", is_plan=True)
         rehearsed.drive.suspend()
         return _plan(source, rehearsed)
 
@@ -160,30 +163,38 @@ class Forks:
         A run with `parent_id` started it: the fork is asked to cancel when that run ends.
         """
         with reading(record.run_id):
-            return await self._make(record, request, fork_id, _Governor(parent_id, None))
+            return await self._make(record, request, fork_id, parent_id)
 
-    async def make_child(self, record: RunRecord, at: int, run_id: str, parent_id: str, terms: ForkTerms) -> None:
-        """Fork a child of the source as it stood at a moment, as a child of the fork. Asking again changes nothing."""
-        entries = await self._host.archive.entries(record.run_id)
-        last = len(entries) - 1 if record.status.is_terminal else len(entries)
-        point = max(1, sum(1 for entry in entries[:last] if entry.at < at))
-        request = ForkRequest(
-            RequestedCut(fork_point_seq=point), allow_unfinished=True, intervention=terms.intervention
-        )
-        await self._make(record, request, run_id, _Governor(parent_id, terms))
-
-    async def _make(self, record: RunRecord, request: ForkRequest, fork_id: str, governor: _Governor) -> ForkReceipt:
+    async def _make(self, record: RunRecord, request: ForkRequest, fork_id: str, parent_id: str | None) -> ForkReceipt:
         source = await self._read(record, request)
-        if governor.terms is not None:
-            source = source._replace(policies=governor.terms.policies)
         if await self._host.journal.record(fork_id) is not None:
             return await self._same_fork(fork_id, source)
         rehearsed = await self._rehearse(source, fork_id)
         try:
-            return await self._write(source, rehearsed, fork_id, governor)
+            return await self._write_or_drop(source, rehearsed, fork_id, _Governor(parent_id, None))
         except RunExistsError:
-            rehearsed.drive.suspend()
             return await self._same_fork(fork_id, source)
+
+    async def make_child(self, record: RunRecord, at: int, run_id: str, parent_id: str, terms: ForkTerms) -> None:
+        """Fork a child of the source as it stood at a moment, as a child of the fork. Raises `RunExistsError`."""
+        if await self._host.journal.record(run_id) is not None:
+            raise RunExistsError(f"child run {run_id!r} is there already", run_id=run_id)
+        entries = (await self._sources.read(record.run_id)).entries
+        last = len(entries) - 1 if record.status.is_terminal else len(entries)
+        # The creation of a child that is a fork itself is younger than what it inherits.
+        point = 1 + sum(1 for _ in takewhile(lambda entry: entry.at < at, entries[1:last]))
+        request = ForkRequest(
+            RequestedCut(fork_point_seq=point), allow_unfinished=True, intervention=terms.intervention
+        )
+        source = (await self._read(record, request))._replace(policies=terms.policies, as_of=at)
+        rehearsed = await self._rehearse(source, run_id)
+        await self._write_or_drop(source, rehearsed, run_id, _Governor(parent_id, terms))
+
+    async def _write_or_drop(
+        self, source: _Source, rehearsed: _Rehearsed, fork_id: str, governor: _Governor
+    ) -> ForkReceipt:
+        try:
+            return await self._write(source, rehearsed, fork_id, governor)
         except BaseException:
             rehearsed.drive.suspend()
             raise
@@ -225,13 +236,13 @@ class Forks:
 
     # --- the rehearsal ------------------------------------------------------------------------------------------------
 
-    async def _rehearse(self, source: _Source, fork_id: str) -> _Rehearsed:
+    async def _rehearse(self, source: _Source, fork_id: str, *, is_plan: bool = False) -> _Rehearsed:
         """Find the cut and replay what it keeps; again before the first stale call where that is asked for."""
         self._check_head(source)
         overridden = [override.call for override in source.overrides]
         cut = resolve_cut(source.run_id, source.entries, source.calls, source.request.cut, overridden)
         await self._check_children(source, cut)
-        rehearsed = await self._replay(source, cut, fork_id)
+        rehearsed = await self._replay(source, cut, fork_id, is_plan=is_plan)
         if not rehearsed.stale:
             return rehearsed
         match source.request.cut.on_stale:
@@ -242,7 +253,8 @@ class Forks:
                 rehearsed.drive.suspend()
                 first = rehearsed.stale[0]
                 earlier = Cut(CutRule.STALE, first.seq - 1, source.calls[first.seq])
-                return await self._replay(source, earlier, fork_id)
+                await self._check_children(source, earlier)
+                return await self._replay(source, earlier, fork_id, is_plan=is_plan)
             case _:
                 return rehearsed
 
@@ -252,18 +264,24 @@ class Forks:
             return
         prefix = source.recorded.prefix(cut.through_seq)
         before = inherited_children(prefix.entries)
+        answered = _answered(source, cut, prefix.entries)
         for seq, entry in prefix.outstanding.items():
-            if entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED or seq == cut.again:
+            if entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED or seq == cut.again or seq in answered:
                 continue
             child_id = before[seq].run_id if seq in before else facts(entry)["run_id"]
             record = await self._host.journal.record(child_id)
+            while record is not None and record.status == RunStatus.COMPLETED:
+                continued_as = (await self._host.archive.ending(record.run_id)).continued_as
+                if continued_as is None:
+                    break
+                record = await self._host.journal.record(continued_as)
             if record is None or record.status == RunStatus.CANCELLED:
                 state = "is not in this journal" if record is None else "was cancelled with its parent"
                 raise refusal(
                     source.run_id, f"its child {child_id!r} {state} and cannot be shared; pass children='fork'"
                 )
 
-    async def _replay(self, source: _Source, cut: Cut, fork_id: str) -> _Rehearsed:
+    async def _replay(self, source: _Source, cut: Cut, fork_id: str, *, is_plan: bool) -> _Rehearsed:
         host = self._host
         prefix = source.recorded.prefix(cut.through_seq)
         references = prefix.references | {digest for entry in cut.kept if (digest := blob_reference(entry))}
@@ -277,7 +295,7 @@ class Forks:
         entries = [first, *prefix.entries[1:], *after]
         drive = Drive(host, Lease(fork_id, 0, 0), source.definition, origin, entries, blobs)
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error))
+        rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error), is_plan=is_plan)
         try:
             host.step(drive.rehearse, rehearsal)
             error = await ended
@@ -353,7 +371,8 @@ class Forks:
         differing = _differing(receipt, first, source)
         if differing:
             raise RunConflictError(
-                f"fork {fork_id!r} is there already and was asked for differently: {', '.join(differing)} differ; "
+                f"fork {fork_id!r} is there already and was asked for differently: "
+                f"{', '.join(differing)} {'differs' if len(differing) == 1 else 'differ'}; "
                 "choose another id",
                 run_id=fork_id,
             )
@@ -417,13 +436,28 @@ def _records(source: _Source, cut: Cut, fork_id: str, blobs: Mapping[str, str], 
     request = source.request
     again = "" if cut.again is None else f',"again":{cut.again}'
     shares = f',"children":"{SHARE_CHILDREN}"' if request.children == SHARE_CHILDREN else ""
-    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source.run_id)}{again}{shares}'
+    moment = _moment(source, cut)
+    as_of = "" if moment is None else f',"as_of":{moment}'
+    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source.run_id)}{again}{shares}{as_of}'
     records = [_Record(EntryType.RUN_FORKED, forked, receipt_text)]
     for override in source.overrides:
         records.append(_Record(EntryType.OUTCOME_OVERRIDDEN, override.facts(request.reason), override.text))
     for outcome in cut.kept:
         records.append(_Record(EntryType.OUTCOME_KEPT, *_kept(outcome, blobs)))
     return records
+
+
+def _moment(source: _Source, cut: Cut) -> int | None:
+    """When the first entry was written that the cut leaves out: until then, no child can depend on it.
+
+    Where that entry made the source a fork, all that is kept is of an ancestor, and so are the children.
+    """
+    left_out = source.entries[cut.through_seq] if cut.through_seq < len(source.entries) else None
+    if left_out is not None and left_out.type == EntryType.RUN_FORKED:
+        return read_head(left_out).get("as_of")
+    if source.as_of is not None or left_out is None:
+        return source.as_of
+    return left_out.at
 
 
 class _Record(NamedTuple):
@@ -483,19 +517,31 @@ def _receipt(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> ForkReceip
 
 def _in_flight(source: _Source, rehearsed: _Rehearsed) -> list[CallInFlight]:
     cut = rehearsed.cut
-    kept = {outcome_call(entry) for entry in cut.kept}
-    overridden = {override.call for override in source.overrides}
+    answered = _answered(source, cut, rehearsed.prefix.entries)
     found = []
     for seq in rehearsed.prefix.outstanding:
         call = source.calls[seq]
-        if call in overridden:
-            action = "override"
-        elif seq in kept:
-            action = "keep"
-        else:
-            action = _action(source, call, is_again=seq == cut.again)
+        action = answered.get(seq) or _action(source, call, is_again=seq == cut.again)
         found.append(CallInFlight(str(call), seq, action))
     return found
+
+
+def _answered(source: _Source, cut: Cut, prefix: Sequence[Entry]) -> dict[int, str]:
+    """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them."""
+    seqs = {call: seq for seq, call in source.calls.items()}
+    answered: dict[int, str] = {}
+    for entry in prefix:  # A source that is a fork itself may have had outcomes in store.
+        match entry.type:
+            case EntryType.OUTCOME_KEPT:
+                answered[outcome_call(entry)] = "keep"
+            case EntryType.OUTCOME_OVERRIDDEN:
+                answered[seqs.get(recorded_identity(read_head(entry)), 0)] = "override"  # It may never be made.
+            case EntryType.RUN_FORKED:
+                answered.pop(read_head(entry).get("again", 0), None)
+    answered.pop(cut.again or 0, None)
+    answered |= dict.fromkeys(map(outcome_call, cut.kept), "keep")
+    answered |= dict.fromkeys((seqs[override.call] for override in source.overrides), "override")
+    return answered
 
 
 def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
@@ -507,7 +553,7 @@ def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
             policy = ruling_for(source.policies, call.name, effect).policy
             if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
                 return policy.value
-            return "ask" if effect is Effect.EXTERNAL and policy is ToolPolicy.AUTO else "rerun"
+            return "ask" if effect is Effect.EXTERNAL and policy is ToolPolicy.AUTO and not is_again else "rerun"
         case CallKind.CHILD:
             return "rerun" if is_again else source.request.children
         case CallKind.TIMER | CallKind.EVENT:
@@ -525,7 +571,9 @@ def _waits(source: _Source, rehearsed: _Rehearsed, fork_id: str) -> list[Wait]:
             waits.append(Wait(seq, known["event"], known["match"]))
         elif kind is CallKind.CHILD:
             source_id = before[seq].run_id if seq in before else known["run_id"]
-            child = inherited_child(fork_id, entry, source_id, source.request.children, 0)
+            child = inherited_child(
+                fork_id, entry, None if seq == rehearsed.cut.again else source_id, source.request.children, 0
+            )
             waits.append(Wait(seq, CHILD_ENDED, child.run_id))
     return waits
 
@@ -576,7 +624,7 @@ def _planned_calls(source: _Source, rehearsed: _Rehearsed) -> list[PlannedCall]:
             action = "override"
         else:
             action = _action(source, call, is_again=True)
-            action = "run" if action in ("rerun", "ask") else action
+            action = "run" if action == "rerun" else action
         cost, seconds = spent.get(seq, (0.0, None))
         planned.append(PlannedCall(str(call), seq, action, cost, seconds, paths.get(seq)))
     return planned
@@ -615,9 +663,8 @@ def _stale_error(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixError:
 def _differing(there: ForkReceipt, first: Entry, source: _Source) -> list[str]:
     """What a fork that is there was asked for differently."""
     request = source.request
-    pairs = {
+    pairs: dict[str, tuple[Any, Any]] = {
         "source": (there.source_id, source.run_id),
-        "the cut": (there.requested, request.cut),
         "workflow_input": (there.input_overridden, source.input_text is not None),
         "intervention": (_OPAQUE.encode(there.intervention, ""), _OPAQUE.encode(request.intervention, "")),
         "tool_policies": (there.tool_policies, source.policies),
@@ -625,6 +672,8 @@ def _differing(there: ForkReceipt, first: Entry, source: _Source) -> list[str]:
         "reason": (there.reason, request.reason),
         "children": (there.children, request.children),
     }
+    cuts = (there.requested.to_dict(), request.cut.to_dict())
+    pairs |= {name: (cuts[0].get(name), cuts[1].get(name)) for name in {**cuts[0], **cuts[1]}}
     differing = [name for name, (one, other) in pairs.items() if one != other]
     if "workflow_input" not in differing and source.input_text is not None and not has_input(first, source.input_text):
         differing.append("workflow_input")

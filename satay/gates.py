@@ -12,7 +12,7 @@ from satay.archive import Archive
 from satay.calls import Arrival, TaskCall
 from satay.differences import find_differences
 from satay.drive import Drive
-from satay.effects import ForkTerms, Ruling, ToolPolicy
+from satay.effects import WHOLE_SOURCE, ForkTerms, Ruling, ToolPolicy
 from satay.errors import JournalError, RunNotFoundError
 from satay.model import CallId, Entry, EntryType
 from satay.outcomes import encode_refusal
@@ -72,7 +72,8 @@ class Gate:
                 return
             text = await self._text(terms, recorded.outcome)
         except RunNotFoundError:
-            self._refuse(drive, call, terms, ruling, f"{ruling.reason}, and the source is not in this journal any more")
+            reason = f"{ruling.reason}, and there is no run {terms.source_id!r} in this journal"
+            self._refuse(drive, call, terms, ruling, reason)
             return
         except JournalError as error:
             self._host.step(drive.stop, error)
@@ -87,9 +88,12 @@ class Gate:
         known = (terms.source_id, terms.source_head)
         calls = self._sources.get(known)
         if calls is None:
-            await self._host.archive.record(terms.source_id)
+            record = await self._host.archive.record(terms.source_id)
             entries = await self._host.archive.entries(terms.source_id)
-            calls = self._sources[known] = _task_calls(entries[: terms.source_head])
+            calls = _task_calls(entries[: terms.source_head])
+            if terms.source_head == WHOLE_SOURCE and not record.status.is_terminal:
+                return calls.get(call.identity)  # It may record more.
+            self._sources[known] = calls
             while len(self._sources) > MAX_REMEMBERED_SOURCES:
                 self._sources.popitem(last=False)
         self._sources.move_to_end(known)
@@ -97,6 +101,8 @@ class Gate:
 
     async def _mismatch(self, terms: ForkTerms, recorded: _Recorded | None, call: TaskCall) -> str | None:
         """Why the source has no answer for a call; None if it has."""
+        if terms.source_id is None:
+            return "the source has no such run"
         if recorded is None:
             return "the source made no such call"
         if recorded.outcome is None:

@@ -63,7 +63,7 @@ def parse_overrides(run_id: str, calls: Sequence[CallId], values: object, errors
         overrides[call] = _value(call, value)
     for name, error in _items(run_id, errors, "raises"):
         call = _call(run_id, recorded, name, "raises")
-        if not isinstance(error, BaseException) or call.kind not in _ERROR_TYPES:
+        if not isinstance(error, Exception) or call.kind not in _ERROR_TYPES:
             problem = f"raises[{name!r}] is {shown(error)}; it takes an error, for a call of a task or a child workflow"
             raise refusal(run_id, problem)
         if call in overrides:

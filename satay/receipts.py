@@ -126,11 +126,11 @@ class ForkReceipt:
         """Read a stored receipt back. Members that a later version added are left out."""
         stored = json.loads(text)
         data = {part.name: stored[part.name] for part in fields(cls) if part.name in stored}
-        data["requested"] = RequestedCut(**stored["requested"])
+        data["requested"] = _known(RequestedCut, stored["requested"])
         data["intervention"] = _OPAQUE.decode(json.dumps(stored["intervention"]), _INTERVENTION)
         data["tool_policies"] = {name: ToolPolicy(policy) for name, policy in stored["tool_policies"].items()}
         for name, record in _LISTS.items():
-            data[name] = tuple(record(**item) for item in stored[name])
+            data[name] = tuple(_known(record, item) for item in stored[name])
         return cls(**data, text=text)
 
     def stored(self) -> "ForkReceipt":
@@ -166,6 +166,11 @@ class ForkReceipt:
             ("stale", stale + more),
             ("code", f"{self.source_code_version} → {self.code_version}"),
         ]
+
+
+def _known(record: Any, stored: Mapping[str, Any]) -> Any:
+    """A record of what was stored, without members that a later version added."""
+    return record(**{part.name: stored[part.name] for part in fields(record) if part.name in stored})
 
 
 _NOT_STORED: Final = ("replayed", "text")

@@ -21,13 +21,17 @@ class Issued(NamedTuple):
 
 
 class Rehearsal:
-    """Collects what differs. `ended` is called once the history is used up, or with the error that stopped it."""
+    """Collects what differs. `ended` is called once the history is used up, or with the error that stopped it.
 
-    __slots__ = ("differing", "ended")
+    A body that goes on beyond the history logs, unless `is_plan` says that no fork will follow.
+    """
 
-    def __init__(self, ended: Callable[[BaseException | None], None]) -> None:
+    __slots__ = ("differing", "ended", "is_plan")
+
+    def __init__(self, ended: Callable[[BaseException | None], None], *, is_plan: bool = False) -> None:
         self.differing: list[Issued] = []
         self.ended = ended
+        self.is_plan = is_plan
 
     def compare(self, entry: Entry, encode: Callable[[], str]) -> None:
         """Compare the arguments that a call was recorded with, and those that the code gives it today."""

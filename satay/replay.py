@@ -351,11 +351,11 @@ class InheritedChild(NamedTuple):
     """What a fork makes of a child that was outstanding at its cut.
 
     `run_id` is the run that answers the call in the fork. It is `source_id` itself where the child is shared, else a
-    fork of `source_id` as it stood at `at`, in microseconds since the epoch.
+    fork of `source_id` as it stood at `at`, in microseconds since the epoch; a fresh run where `source_id` is None.
     """
 
     run_id: str
-    source_id: str
+    source_id: str | None
     at: int
 
     @property
@@ -385,17 +385,41 @@ def inherited_children(entries: Iterable[Entry]) -> dict[int, InheritedChild]:
             for seq, call in outstanding.items():
                 before = children.get(seq)
                 source_id = facts(call)["run_id"] if before is None else before.run_id
-                children[seq] = inherited_child(known["run_id"], call, source_id, known.get("children"), at)
+                moment = known.get("as_of", at)
+                is_again = known.get("again") == seq
+                children[seq] = inherited_child(
+                    known["run_id"], call, None if is_again else source_id, known.get("children"), moment
+                )
         at = entry.at
     return children
 
 
-def inherited_child(fork_id: str, call: Entry, source_id: str, children: str | None, at: int) -> InheritedChild:
-    """What a fork makes of the child `source_id` of a call that was outstanding at the cut."""
+def inherited_child(fork_id: str, call: Entry, source_id: str | None, children: str | None, at: int) -> InheritedChild:
+    """What a fork makes of the child `source_id` of a call that was outstanding at the cut; None: it starts another."""
+    if source_id is not None and children == SHARE_CHILDREN:
+        return InheritedChild(source_id, source_id, at)
     identity = recorded_call(call)
-    is_shared = children == SHARE_CHILDREN
-    own_id = source_id if is_shared else child_run_id(fork_id, identity.name, identity.occurrence)
-    return InheritedChild(own_id, source_id, at)
+    return InheritedChild(child_run_id(fork_id, identity.name, identity.occurrence), source_id, at)
+
+
+class MadeAgain(NamedTuple):
+    """A call of the prefix that the fork `fork_id`, which began at `at`, makes anew."""
+
+    fork_id: str
+    at: int
+    call: CallId
+
+
+def calls_made_again(entries: Sequence[Entry]) -> dict[int, MadeAgain]:
+    """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq."""
+    again: dict[int, MadeAgain] = {}
+    for entry in entries:
+        if entry.type == EntryType.RUN_FORKED:
+            known = facts(entry)
+            seq = known.get("again")
+            if seq is not None:
+                again[seq] = MadeAgain(known["run_id"], entry.at, recorded_call(entries[seq - 1]))
+    return again
 
 
 def needed_blobs(entries: Sequence[Entry]) -> set[str]:

@@ -87,12 +87,18 @@ def parse_options(options: Mapping[str, Any]) -> ForkRequest:
     for name, kind in (("before_task", Task), ("after_task", Task), ("before_child", Workflow)):
         if name in cut:
             cut[name] = _name(cut[name], name, kind)
-    if isinstance(cut.get("before_event"), type):
-        cut["before_event"] = default_name(cut["before_event"])
+    event = cut.get("before_event")
+    if isinstance(event, type):
+        cut["before_event"] = default_name(event)
+    elif event is not None and not isinstance(event, str):
+        raise UsageError(f"before_event={shown(event)} names no event; give its class, or its name")
     _check_choice("on_stale", cut.get("on_stale", ON_STALE[0]), ON_STALE)
     _check_choice("children", given.get("children", CHILDREN[0]), CHILDREN)
     checked_flag(given.get("allow_unfinished", False), "allow_unfinished of fork()")
     checked_flag(cut.get("keep_siblings", False), "keep_siblings of fork()")
+    head = given.get("expected_head")
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int)):
+        raise InvalidValueError(f"expected_head={shown(head)} is not a whole number")
     reason = given.get("reason")
     if reason is not None and not isinstance(reason, str):
         raise InvalidValueError(f"reason={shown(reason)} is not a text")

@@ -22,18 +22,19 @@ from satay.dues import Dues
 from satay.effects import Effect, ForkTerms, Ruling, ruling_for
 from satay.errors import DuplicateKeyError, SatayError
 from satay.failures import encode_failure
-from satay.histories import read_head
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
 from satay.model import Entry, EntryType, child_run_id
-from satay.origin import Origin, fresh_fork, own_fork
+from satay.origin import Origin, fresh_fork
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
 from satay.replay import (
     Divergence,
     InheritedChild,
     LooseReplay,
+    MadeAgain,
     StrictReplay,
+    calls_made_again,
     cancelled_calls,
     facts,
     inherited_children,
@@ -107,7 +108,7 @@ class Schedule(ABC):
         self._recorder = Recorder(lease, clock, entries[-1])
         fork = fresh_fork(entries)
         self._forked_at = None if fork is None else fork.at
-        self._again = None if origin.terms is None else _call_made_again(lease.run_id, entries)
+        self._again: Mapping[int, MadeAgain] = {} if origin.terms is None else calls_made_again(entries)
         self._answers: Answers | None = None
         self.rehearsal: Rehearsal | None = None
         self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
@@ -242,6 +243,9 @@ class Schedule(ABC):
         elif call.entry is not None:
             known = facts(call.entry)
             call.key, call.due = known["match"], known["due"]
+            again = self._again.get(call.seq)
+            if again is not None and call.due is not None:  # A wait that is opened anew is as long as it was.
+                call.due += again.at - call.entry.at
         if self._waiting is None:
             self._waiting = {}
         self._waiting.setdefault((name, call.key), deque()).append(call)
@@ -278,17 +282,22 @@ class Schedule(ABC):
     @property
     def _looks_at_arguments(self) -> bool:
         """Whether it matters which arguments the code gives to calls that the history holds."""
-        return self.rehearsal is not None or self._again is not None
+        return self.rehearsal is not None or bool(self._again)
 
     def _compare_arguments(self, call: TaskCall | ChildCall, encode: Callable[[], str]) -> None:
         """Note the arguments of a call from the history, where the fork makes it again or they are asked for."""
-        if call.seq == self._again:
+        if call.seq in self._again:
             try:
                 call.issued_text = encode()
             except SatayError as error:
                 call.refusal = encode_failure(error)
         elif self.rehearsal is not None and call.entry is not None:
             self.rehearsal.compare(call.entry, encode)
+
+    def _is_made_anew(self, call: Call) -> bool:
+        """Whether this very run, a fork, makes a call of its prefix anew."""
+        again = self._again.get(call.seq)
+        return again is not None and again.fork_id == self.run_id
 
     def _answer(self, call: Call) -> bool:
         """Deliver the outcome that a fork has in store for a call; false if it has none."""
@@ -369,7 +378,7 @@ class Schedule(ABC):
             if type(found) is Divergence:
                 self._divergence = found
                 return False
-            self.is_replaying = False
+            self.is_replaying = self.rehearsal is not None and self.rehearsal.is_plan
         return True
 
     @property
@@ -460,15 +469,6 @@ class Schedule(ABC):
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
         return self._dues.earliest(self.calls)
-
-
-def _call_made_again(run_id: str, entries: Sequence[Entry]) -> int | None:
-    """The call of the prefix that a fork makes again with the arguments of today, by seq."""
-    fork = own_fork(run_id, entries)
-    if fork is None:
-        return None
-    again = read_head(fork).get("again")
-    return again if isinstance(again, int) else None
 
 
 def _readable(name_fact: str) -> str:

@@ -459,12 +459,13 @@ class Scheduler:
         self.waiters.tell(drive.run_id, drive.ending)
         if drive.ending.continued_as is not None:
             self.spawn(self.take_over_quietly(drive.ending.continued_as))
+        self._children.wake_sharers(drive.run_id)
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
             if parent is not None:
                 self.look_for_messages(parent)
             else:
-                self.spawn(self._wake_if_ours(drive.parent_id))
+                self.spawn(self.wake_if_ours(drive.parent_id))
 
     def drive_stopped(self, drive: Drive, error: BaseException) -> None:
         self._forget(drive)
@@ -771,7 +772,8 @@ class Scheduler:
         elif record.owner == self.owner_id or self.settings.recover:
             self.spawn(self._take_over_all([record]))
 
-    async def _wake_if_ours(self, run_id: str) -> None:
+    async def wake_if_ours(self, run_id: str) -> None:
+        """A message to a run was posted; look for it where this process drives the run."""
         record = await self.journal.record(run_id)
         if record is not None and not record.status.is_terminal:
             self._wake_for_message(record)

@@ -76,6 +76,10 @@ def _table(*columns: str, right: Sequence[str] = (), broken: Sequence[str] = ())
     return table
 
 
+_FOR_PROGRAMS: Final = frozenset({"as_of"})
+"""Facts of entries that say nothing to a person: moments in microseconds."""
+
+
 def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Names and values, one a line; a long value is broken into several."""
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -206,7 +210,8 @@ def _outcome(side: CallSide) -> str:
 def _told(item: TimelineItem) -> str:
     if item.type == EntryType.WORKFLOW_CREATED:
         return ""
-    facts = ", ".join(f"{name}={show_value(value)}" for name, value in item.facts.items())
+    shown = ((name, fact) for name, fact in item.facts.items() if name not in _FOR_PROGRAMS)
+    facts = ", ".join(f"{name}={show_value(fact)}" for name, fact in shown)
     return shorten(facts, MAX_OUTCOME_CHARACTERS)
 
 

@@ -99,6 +99,9 @@ class Nursery:
 
     # --- what children ask for
 
+    async def wake_if_ours(self, run_id: str) -> None:
+        raise AssertionError("no child is shared here")
+
     async def create(
         self,
         definition: satay.Workflow[..., Any],

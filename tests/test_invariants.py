@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 import satay
 from satay.clock import to_datetime
-from satay.errors import ForkValidationError
+from satay.errors import ForkValidationError, RunEndedError
 from satay.journal import MAX_PAGE, RunQuery, chain_digest
-from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord
-from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call
+from satay.model import TERMINAL_ENTRIES, CallKind, Entry, EntryType, RunRecord
+from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call, recorded_call
 from satay.stores import sqlite_reads as reads
 from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader
@@ -82,13 +82,14 @@ PASSED_OVER: Final = frozenset(
         EntryType.TASK_ATTEMPT_STARTED,
         EntryType.TASK_ATTEMPT_FAILED,
         EntryType.RUN_FORKED,
+        EntryType.OUTCOME_KEPT,
     }
 )
 """What a crash or a fork may add to a journal, and what depends on the number of attempts."""
 
 INCIDENTAL: Final = frozenset(
     {
-        "call", "continued_as", "due", "event_id", "message", "ordinal",
+        "call", "continued_as", "due", "event_id", "kept", "message", "ordinal",
         "retry_at", "root", "run_id", "seed", "started_at", "terms",
     }
 )  # fmt: skip
@@ -298,6 +299,83 @@ async def check_fork(
     check_well_formed(after)
 
 
+async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
+    """Make each call of a run again and keep its siblings: the fork ends as its source did, which stays what it is."""
+    source = History.of(reference.place).entries[RUN_ID]
+    later = to_datetime(source[-1].at)
+    for entry in source:
+        kind = CALL_KIND.get(entry.type)
+        if kind is None or kind is CallKind.TIMER:
+            continue
+        call = recorded_call(entry)
+        how = "key" if isinstance(call.occurrence, str) else "ordinal"
+        options: Any = {f"before_{kind}": call.name, f"before_{how}": call.occurrence, "keep_siblings": True}
+        fork_id = f"{RUN_ID}+{entry.seq}"
+        before = History.of(reference.place)
+        try:
+            async with (
+                asyncio.timeout(HANG_SECONDS),
+                open_app(
+                    reference.place,
+                    clock=ManualClock(later, autojump=True),
+                    recover=shape.recover,
+                    poll_seconds=NEVER_SECONDS,
+                ) as app,
+            ):
+                fork = await app.fork(RUN_ID, run_id=fork_id, **options)
+                await shape.script(app, fork_id)
+                outcome = await outcome_of(fork.result())
+                await settle(app)
+        except BaseException as error:
+            error.add_note(f"{shape.name}: fork {fork_id} that makes {call} again")
+            raise
+        after = History.of(reference.place)
+        entries = after.entries[fork_id]
+        cut = fork.receipt.resolved_seq
+
+        assert shape.name == "chance" or _without_id(reference.outcome) == _without_id(outcome), (shape.name, call)
+        assert before.digest(before.entries) == after.digest(before.entries)
+        assert list(source[1:cut]) == entries[1:cut]
+        assert not shape.is_steady or shape.name in MOMENTARY or Counter(content(source)) == Counter(content(entries))
+        check_well_formed(after)
+
+
+MOMENTARY: Final = ("chance", "timers", "cancelled")
+"""Shapes whose calls tell the time, or how long something took, which a fork that is made later must not repeat."""
+
+
+async def check_blocked_forks(reference: Reference, shape: Shape) -> None:
+    """Fork after every entry with every task blocked: nothing runs, the fork ends, and the source stays what it is."""
+    source = History.of(reference.place).entries[RUN_ID]
+    before = History.of(reference.place)
+    for seq in range(1, len(source)):
+        fork_id = f"{RUN_ID}-{seq}"
+        began.clear()
+        try:
+            async with (
+                asyncio.timeout(HANG_SECONDS),
+                open_app(
+                    reference.place,
+                    clock=ManualClock(to_datetime(source[-1].at), autojump=True),
+                    recover=shape.recover,
+                    poll_seconds=NEVER_SECONDS,
+                ) as app,
+            ):
+                fork = await app.fork(RUN_ID, run_id=fork_id, fork_point_seq=seq, tool_policies={"*": "block"})
+                with contextlib.suppress(RunEndedError):  # A body that nothing answers may fail before.
+                    await shape.script(app, fork_id)
+                await outcome_of(fork.result())
+                await settle(app)
+        except BaseException as error:
+            error.add_note(f"{shape.name}: blocked fork {fork_id} after entry {seq} ({source[seq - 1].type})")
+            raise
+        after = History.of(reference.place)
+
+        assert [] == began, (shape.name, seq)
+        assert before.digest(before.entries) == after.digest(before.entries)
+        check_well_formed(after)
+
+
 def _without_id(outcome: Sequence[Any]) -> list[Any]:
     """An outcome without the run's own id, which the text of a cancellation names."""
     return list(outcome[:2] if outcome[1] == "WorkflowCancelledError" else outcome)
@@ -330,6 +408,24 @@ def test_a_fork_after_any_entry_ends_as_its_source_did(shape: Shape, tmp_path: P
     async def check() -> None:
         reference = await undisturbed(tmp_path / "reference", shape)
         await check_forks(reference, shape, RUN_ID)
+
+    in_loop(check())
+
+
+@shapes
+def test_each_call_made_again_beside_its_siblings_ends_as_its_source_did(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        await check_calls_made_again(reference, shape)
+
+    in_loop(check())
+
+
+@shapes
+def test_a_fork_with_every_task_blocked_runs_none(shape: Shape, tmp_path: Path) -> None:
+    async def check() -> None:
+        reference = await undisturbed(tmp_path / "reference", shape)
+        await check_blocked_forks(reference, shape)
 
     in_loop(check())
 

@@ -1,4 +1,7 @@
-"""Forking: a long run is forked before its last call; the fork inherits all but that one, replays, and ends."""
+"""Forking: a long run is forked before its last call; the fork inherits all but that one, replays, and ends.
+
+A plan of the same fork replays too, and writes nothing.
+"""
 
 import time
 from typing import Any, cast
@@ -36,7 +39,7 @@ class StopwatchJournal:
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """From `fork` to the fork's result, and of that, the store's copying; and the same for ten times the calls."""
+    """From `fork` to the fork's result, and of that, the store's copying; ten times the calls; and a plan of it."""
     calls = bench.scale.of(CALLS)
     longer = calls * TIMES_LONGER
     watches: list[StopwatchJournal] = []
@@ -54,13 +57,19 @@ async def measure(bench: Bench) -> list[Figure]:
 
         fork = _fork_seconds(calls)
         # The second measure reads what the first one has left on the stopwatch.
-        measures = {"fork": fork, "seeding": seeding_seconds, "longer": against(fork, _fork_seconds(longer))}
+        measures = {
+            "fork": fork,
+            "seeding": seeding_seconds,
+            "plan": _plan_seconds(calls),
+            "longer": against(fork, _fork_seconds(longer)),
+        }
         samples = await interleaved(bench.scale.rounds, measures)
     longer_calls = [ratio / TIMES_LONGER for ratio in samples["longer"]]
     unit = f"time of a call in {calls:,}"
     return [
         Figure(f"fork a {calls:,}-call run before its last call, to the end", "s", samples["fork"], at_most(0.4)),
         Figure("of which seeding", "ms", [seconds * 1e3 for seconds in samples["seeding"]], at_most(50)),
+        Figure(f"plan that fork of a {calls:,}-call run", "s", samples["plan"], at_most(0.3)),
         Figure(f"fork a {longer:,}-call run", unit, longer_calls, at_most(NOISE)),
     ]
 
@@ -72,6 +81,17 @@ def _fork_seconds(calls: int) -> Measure:
         result = await fork.result()
         took = time.perf_counter() - began
         assert result == calls
+        return took
+
+    return measure
+
+
+def _plan_seconds(calls: int) -> Measure:
+    async def measure() -> float:
+        began = time.perf_counter()
+        plan = await satay.plan_fork(f"source-{calls}", before_task=tally_purely.name, before_ordinal=calls - 1)
+        took = time.perf_counter() - began
+        assert len(plan.inherited) == calls - 1
         return took
 
     return measure
