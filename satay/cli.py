@@ -16,7 +16,7 @@ from rich.text import Text
 from satay.app import App
 from satay.argument_values import decode_input, parse_json, parse_pairs
 from satay.clock import SystemClock, to_datetime
-from satay.commandline import Desk, Run, application, command, complete_run, named_modules, open_desk
+from satay.commandline import Desk, MoreRuns, Run, application, command, complete_run, named_modules, open_desk
 from satay.console import Output
 from satay.definitions import Workflow, find_workflow
 from satay.errors import InvalidValueError
@@ -131,14 +131,22 @@ async def _show_receipt(reader: JournalReader, run_id: str, output: Output) -> N
 
 
 @command(open_desk)
-async def compare(
-    desk: Desk, one: Run, other: Run, more: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None
-) -> ExitCode:
-    """Compare two runs, or more, call by call. The exit code is 1 where they differ."""
+async def compare(desk: Desk, one: Run, other: Run, more: MoreRuns = None) -> ExitCode:
+    """Compare two runs, or several with the first of them, call by call. The exit code is 1 where they differ."""
     async with desk.reader() as reader:
-        comparison = await reader.compare(await reader.find(one), await reader.find(other))
-    desk.output.show(comparison.to_dict(), text_report(str(comparison)))
-    return ExitCode.DONE if comparison.first_divergence is None else ExitCode.NO
+        run_ids = [await reader.find(run) for run in (one, other, *(more or ()))]
+        found = await reader.compare(*run_ids)
+    desk.output.show(found.to_dict(), text_report(str(found)))
+    return ExitCode.DONE if found.is_same else ExitCode.NO
+
+
+@command(open_desk)
+async def verify(desk: Desk, run: Run) -> ExitCode:
+    """Check that a run's journal is what was written into it. The exit code is 1 where it is not."""
+    async with desk.reader() as reader:
+        found = await reader.verify(await reader.find(run))
+    desk.output.show(found.to_dict(), text_report(str(found)))
+    return ExitCode.DONE if found.is_intact else ExitCode.NO
 
 
 @command(open_desk)
