@@ -21,6 +21,7 @@ from satay.console import Output
 from satay.definitions import Workflow, find_workflow
 from satay.errors import InvalidValueError
 from satay.exits import ExitCode
+from satay.experiments import OutcomeValue
 from satay.fork_arguments import ForkArguments, fork_arguments
 from satay.handles import RunHandle
 from satay.health import check_health, stranded_runs
@@ -29,7 +30,17 @@ from satay.model import MISSING, RunStatus
 from satay.modules import find_function, find_target
 from satay.readers import JournalReader, RunEnding
 from satay.sweeps import Budget, run_sweep, sweep_workflow
-from satay.views import health_page, receipt_line, receipt_page, run_list, run_page, state_block, tree
+from satay.views import (
+    health_page,
+    outcome_data,
+    outcome_page,
+    receipt_line,
+    receipt_page,
+    run_list,
+    run_page,
+    state_block,
+    tree,
+)
 from satay.views import report as text_report
 
 WATCH_SECONDS: Final = 1.0
@@ -293,6 +304,46 @@ def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO
     else:
         output.tell(f"run {ending.run_id} was cancelled")
     return ExitCode.DONE if ending.status is RunStatus.COMPLETED else ExitCode.NO
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+@command(open_desk)
+async def outcome(
+    desk: Desk,
+    run: Run,
+    value: Annotated[OutcomeValue | None, typer.Argument(help="What became of it; without it, that is shown.")] = None,
+    score: Annotated[float | None, typer.Option(help="How good it was: the higher the better.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Record what became of a run, or show what was recorded."""
+    (run_id,) = await desk.find(run)
+    if value is None and (score is not None or note is not None):
+        raise InvalidValueError("a score and a note belong to an outcome; give one, such as rejected")
+    if value is not None:
+        async with desk.app() as app:
+            await app.set_outcome(run_id, value.value, score=score, note=note)
+    await _show_outcome(desk, run_id)
+
+
+@command(open_desk)
+async def promote(
+    desk: Desk,
+    run: Run,
+    experiment: Annotated[str | None, typer.Option(help="The experiment that it won; else that of its source.")] = None,
+) -> None:
+    """Say that a fork is the one to keep of the forks of its source. That is said once."""
+    (run_id,) = await desk.find(run)
+    async with desk.app() as app:
+        await app.promote(run_id, experiment=experiment)
+    await _show_outcome(desk, run_id)
+
+
+async def _show_outcome(desk: Desk, run_id: str) -> None:
+    async with desk.reader() as reader:
+        found = await reader.outcome(run_id)
+    desk.output.show(None if found is None else outcome_data(found), outcome_page(found))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

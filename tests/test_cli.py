@@ -482,6 +482,35 @@ def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
     assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
 
 
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_is_recorded_and_shown(cli: Shell) -> None:
+    cli.report("r")
+    none = cli("outcome", "r", "--json")
+    recorded = cli("outcome", "r", "rejected", "--score", "0.25", "--note", "too kind", "--json")
+    shown = cli("outcome", "r")
+
+    assert (0, None) == (none.code, none.data)
+    assert ("rejected", 0.25) == (recorded.data["value"], recorded.data["score"])
+    assert re.search("value +rejected", shown.output)
+    assert ExitCode.USAGE == cli("outcome", "r", "splendid").code
+    assert ExitCode.USAGE == cli("outcome", "r", "rejected", "--score", "nan").code
+
+
+def test_a_fork_is_promoted_once(cli: Shell) -> None:
+    cli.report("r")
+    for run_id in ("fork-1", "fork-2"):
+        in_loop(make_fork(cli.place, "r", run_id))
+    first = cli("promote", "fork-1")
+    again = cli("promote", "fork-1")
+    second = cli("promote", "fork-2")
+
+    assert [0, 0, ExitCode.REFUSED] == [first.code, again.code, second.code]
+    assert re.search("value +promoted", first.output)
+    assert ExitCode.REFUSED == cli("promote", "r").code
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
