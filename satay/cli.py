@@ -16,11 +16,12 @@ from rich.text import Text
 from satay.app import App
 from satay.argument_values import decode_input, parse_json, parse_pairs
 from satay.clock import SystemClock, to_datetime
-from satay.commandline import Desk, Run, application, command, complete_run, named_modules, open_desk
+from satay.commandline import Desk, MoreRuns, Run, application, command, complete_run, named_modules, open_desk
 from satay.console import Output
 from satay.definitions import Workflow, find_workflow
 from satay.errors import InvalidValueError
 from satay.exits import ExitCode
+from satay.experiments import OutcomeValue
 from satay.fork_arguments import ForkArguments, fork_arguments
 from satay.handles import RunHandle
 from satay.health import check_health, stranded_runs
@@ -29,7 +30,17 @@ from satay.model import MISSING, RunStatus
 from satay.modules import find_function, find_target
 from satay.readers import JournalReader, RunEnding
 from satay.sweeps import Budget, run_sweep, sweep_workflow
-from satay.views import health_page, receipt_line, receipt_page, run_list, run_page, state_block, tree
+from satay.views import (
+    health_page,
+    outcome_data,
+    outcome_page,
+    receipt_line,
+    receipt_page,
+    run_list,
+    run_page,
+    state_block,
+    tree,
+)
 from satay.views import report as text_report
 
 WATCH_SECONDS: Final = 1.0
@@ -131,14 +142,22 @@ async def _show_receipt(reader: JournalReader, run_id: str, output: Output) -> N
 
 
 @command(open_desk)
-async def compare(
-    desk: Desk, one: Run, other: Run, more: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None
-) -> ExitCode:
-    """Compare two runs, or more, call by call. The exit code is 1 where they differ."""
+async def compare(desk: Desk, one: Run, other: Run, more: MoreRuns = None) -> ExitCode:
+    """Compare two runs, or several with the first of them, call by call. The exit code is 1 where they differ."""
     async with desk.reader() as reader:
-        comparison = await reader.compare(await reader.find(one), await reader.find(other))
-    desk.output.show(comparison.to_dict(), text_report(str(comparison)))
-    return ExitCode.DONE if comparison.first_divergence is None else ExitCode.NO
+        run_ids = [await reader.find(run) for run in (one, other, *(more or ()))]
+        found = await reader.compare(*run_ids)
+    desk.output.show(found.to_dict(), text_report(str(found)))
+    return ExitCode.DONE if found.is_same else ExitCode.NO
+
+
+@command(open_desk)
+async def verify(desk: Desk, run: Run) -> ExitCode:
+    """Check that a run's journal is what was written into it. The exit code is 1 where it is not."""
+    async with desk.reader() as reader:
+        found = await reader.verify(await reader.find(run))
+    desk.output.show(found.to_dict(), text_report(str(found)))
+    return ExitCode.DONE if found.is_intact else ExitCode.NO
 
 
 @command(open_desk)
@@ -285,6 +304,46 @@ def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO
     else:
         output.tell(f"run {ending.run_id} was cancelled")
     return ExitCode.DONE if ending.status is RunStatus.COMPLETED else ExitCode.NO
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+@command(open_desk)
+async def outcome(
+    desk: Desk,
+    run: Run,
+    value: Annotated[OutcomeValue | None, typer.Argument(help="What became of it; without it, that is shown.")] = None,
+    score: Annotated[float | None, typer.Option(help="How good it was: the higher the better.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why.")] = None,
+) -> None:
+    """Record what became of a run, or show what was recorded."""
+    (run_id,) = await desk.find(run)
+    if value is None and (score is not None or note is not None):
+        raise InvalidValueError("a score and a note belong to an outcome; give one, such as rejected")
+    if value is not None:
+        async with desk.app() as app:
+            await app.set_outcome(run_id, value.value, score=score, note=note)
+    await _show_outcome(desk, run_id)
+
+
+@command(open_desk)
+async def promote(
+    desk: Desk,
+    run: Run,
+    experiment: Annotated[str | None, typer.Option(help="The experiment that it won; else that of its source.")] = None,
+) -> None:
+    """Say that a fork is the one to keep of the forks of its source. That is said once."""
+    (run_id,) = await desk.find(run)
+    async with desk.app() as app:
+        await app.promote(run_id, experiment=experiment)
+    await _show_outcome(desk, run_id)
+
+
+async def _show_outcome(desk: Desk, run_id: str) -> None:
+    async with desk.reader() as reader:
+        found = await reader.outcome(run_id)
+    desk.output.show(None if found is None else outcome_data(found), outcome_page(found))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

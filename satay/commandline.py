@@ -215,3 +215,6 @@ Run = Annotated[
     str, typer.Argument(metavar="RUN", help="A run id, or the beginning of one.", autocompletion=complete_run)
 ]
 """The argument that names a run."""
+
+MoreRuns = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="More.", autocompletion=complete_run)]
+"""An argument that names any number of runs."""

@@ -15,7 +15,7 @@ from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import TaskBlockedError
 from satay.histories import read_head
 from satay.journal import CANCEL_REQUESTED, DECISION, TERMINATION_REQUESTED, Owner
-from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.replay import inherited_children, open_calls, outcome_call, recorded_call, value_text
 
 OVERDUE_SECONDS: Final = 5
@@ -207,6 +207,8 @@ def _undriven(situation: Situation) -> StateReport:
 
 def _waiting(situation: Situation) -> StateReport:
     record = situation.record
+    if record.workflow == EXPERIMENT_WORKFLOW:
+        return StateReport(RunState.WAITING, "it is an experiment: a record, which nobody drives", "nothing to do")
     if _is_to_end(situation):
         return _cancelling(situation, "it has not ended yet")
     if situation.is_late and situation.driver is None:

@@ -15,6 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from satay.accounts import CallSide, ComparedRun
+from satay.experiments import Outcome
 from satay.handles import RunSummary
 from satay.health import HealthReport
 from satay.inspections import Inspection, Kinship, Relative, Timeline, TimelineItem
@@ -258,6 +259,26 @@ def _tree_line(run: Relative) -> Text:
     if run.is_inherited:
         line.append(", inherited: it belongs to the source", style="yellow")
     return line
+
+
+def outcome_data(outcome: Outcome) -> dict[str, Any]:
+    """What became of a run, as plain JSON data."""
+    return {
+        "run_id": outcome.run_id,
+        "value": outcome.value.value,
+        "score": outcome.score,
+        "note": outcome.note,
+        "at": outcome.at.isoformat(),
+        "decided_in": outcome.decided_in,
+    }
+
+
+def outcome_page(outcome: Outcome | None) -> RenderableType:
+    """What became of a run, a fact a line."""
+    if outcome is None:
+        return Text("no outcome was recorded")
+    facts = {name: fact for name, fact in outcome_data(outcome).items() if fact is not None}
+    return _facts((name.replace("_", " "), _text(fact)) for name, fact in facts.items())
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The command line: what it prints, in both forms, its exit codes, and that reading imports and writes nothing."""
 
-import asyncio
 import importlib
 import json
 import re
@@ -449,28 +448,6 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     ]
 
 
-def test_a_sweep_that_was_left_is_resumed(cli: Shell) -> None:
-    async def leave_sweep() -> None:
-        async with open_app(cli.place) as app:
-            handle = await app.start(shell.await_answer, run_id="r")
-            await app.send_event("answer", 1, key="k", run_id="r")
-            await handle.result()
-            variants = {"again": satay.Variant(before_event="answer")}
-            sweep = asyncio.ensure_future(satay.sweep("r", variants=variants, run_id="sweep"))
-            while not await app.runs(forked_from="r", status="waiting"):
-                pass
-            sweep.cancel()
-            await asyncio.wait([sweep])
-
-    in_loop(leave_sweep())
-    cli("send", "answer", "2", "--run", "sweep/again:0", "--key", "k")
-    resumed = cli("resume", "sweep", "-m", MODULE, "--json")
-
-    assert ExitCode.DONE == resumed.code
-    assert "completed" == resumed.data["status"]
-    assert 2 == cli("show", "sweep/again:0", "--json").data["timeline"]["items"][-2]["result"]
-
-
 @pytest.mark.parametrize(
     "options",
     [[], ["--variant", "a"], ["--variant", "a={}"], ["--variant", "a=1", "--variant", "a=2"], ["--score", "x"]],
@@ -503,6 +480,35 @@ def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
         assert (code, "") == (answer.code, answer.output)
         assert complaint in answer.errors
     assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_is_recorded_and_shown(cli: Shell) -> None:
+    cli.report("r")
+    none = cli("outcome", "r", "--json")
+    recorded = cli("outcome", "r", "rejected", "--score", "0.25", "--note", "too kind", "--json")
+    shown = cli("outcome", "r")
+
+    assert (0, None) == (none.code, none.data)
+    assert ("rejected", 0.25) == (recorded.data["value"], recorded.data["score"])
+    assert re.search("value +rejected", shown.output)
+    assert ExitCode.USAGE == cli("outcome", "r", "splendid").code
+    assert ExitCode.USAGE == cli("outcome", "r", "rejected", "--score", "nan").code
+
+
+def test_a_fork_is_promoted_once(cli: Shell) -> None:
+    cli.report("r")
+    for run_id in ("fork-1", "fork-2"):
+        in_loop(make_fork(cli.place, "r", run_id))
+    first = cli("promote", "fork-1")
+    again = cli("promote", "fork-1")
+    second = cli("promote", "fork-2")
+
+    assert [0, 0, ExitCode.REFUSED] == [first.code, again.code, second.code]
+    assert re.search("value +promoted", first.output)
+    assert ExitCode.REFUSED == cli("promote", "r").code
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -573,6 +579,31 @@ def test_compare_ends_with_the_code_for_no_where_runs_differ(cli: Shell) -> None
     assert "shell.write:0" == cli("compare", "a", "c", "--json").data["first_divergence"]
 
 
+def test_several_runs_are_compared_with_the_first(cli: Shell) -> None:
+    cli.report("a")
+    cli.report("b")
+    cli.report("c", style="sceptical")
+    same = cli("compare", "a", "b", "b", "--json")
+    other = cli("compare", "a", "b", "c")
+
+    assert (ExitCode.DONE, ["a", "b", "b"]) == (same.code, [run["run_id"] for run in same.data["runs"]])
+    assert ExitCode.NO == other.code
+    assert "shell.write:0" in other.output
+
+
+def test_verify_finds_what_was_changed(cli: Shell) -> None:
+    cli.report("r")
+    sound = cli("verify", "r")
+    with closing(sqlite3.connect(cli.place / DATABASE_FILE)) as connection, connection:
+        connection.execute("UPDATE events SET payload = replace(payload, 'grew', 'fell') WHERE seq = 3")
+    damaged = cli("verify", "r")
+
+    assert ExitCode.DONE == sound.code
+    assert "is intact" in sound.output
+    assert ExitCode.NO == damaged.code
+    assert not cli("verify", "r", "--json").data["is_intact"]
+
+
 def test_doctor_finds_nothing_wrong_with_a_sound_journal(cli: Shell) -> None:
     cli.report("r")
     answer = cli("doctor", "--json")
@@ -618,7 +649,7 @@ def test_doctor_finds_a_damaged_page(cli: Shell) -> None:
 
 # --- every command ----------------------------------------------------------------------------------------------------
 
-READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["doctor"]]
+READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["verify", "r"], ["doctor"]]
 
 
 @pytest.mark.parametrize("arguments", READING, ids=lambda arguments: str(arguments[0]))
@@ -784,6 +815,25 @@ def test_a_run_that_is_interrupted_is_resumed(cli: Shell) -> None:
     assert (ExitCode.INTERRUPTED, "") == (ended.status, ended.output)
     assert "satay resume" in ended.errors
     assert "7\n" == resumed.output
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_interrupted_is_resumed(cli: Shell) -> None:
+    with program(cli.place, "run", f"{MODULE}:ask", '"how?"', "--run-id", "r") as process:
+        wait_until(lambda: (cli.place / DATABASE_FILE).exists() and "waiting" in cli("runs").output)
+        cli("send", "answer", '"well"', "--run", "r", "--key", "k")
+        process.end()
+    options = ["--before-event", "answer", "--variant", 'why="why?"', "-m", MODULE, "--run-id", "sweep"]
+    with program(cli.place, "sweep", "r", *options) as process:
+        wait_until(lambda: "waiting" in cli("runs", "--forked-from", "r").output)
+        process.send_signal(signal.SIGINT)
+        interrupted = process.end()
+    cli("send", "answer", '"so"', "--run", "sweep/why:0", "--key", "k")
+    resumed = cli("resume", "sweep", "-m", MODULE, "--json")
+
+    assert ExitCode.INTERRUPTED == interrupted.status
+    assert (ExitCode.DONE, "completed") == (resumed.code, resumed.data["status"])
+    assert "why? so" == cli("resume", "sweep/why:0", "-m", MODULE, "--json").data["result"]
 
 
 @pytest.mark.slow

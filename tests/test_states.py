@@ -266,6 +266,18 @@ def test_a_fork_that_a_policy_stopped_is_told_how_to_let_it_run(tmp_path: Path) 
     assert ("satay fork source --before-task TASK --policy TASK=live -m MODULE",) == report.commands
 
 
+def test_an_experiment_is_no_run_that_somebody_has_to_resume(tmp_path: Path) -> None:
+    async def main() -> StateReport:
+        async with open_app(tmp_path) as app:
+            await app.start(ending, "well", run_id="r").result()
+            await app.set_outcome("r", "rejected")
+            return await look(app, "r~experiment")
+
+    report = in_loop(main())
+
+    assert ((), "it is an experiment: a record, which nobody drives") == (report.commands, report.reason)
+
+
 def test_a_report_is_plain_data(tmp_path: Path) -> None:
     report = in_loop(ended(tmp_path, "again"))
 

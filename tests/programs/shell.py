@@ -43,6 +43,11 @@ async def await_answer() -> Any:
     return await satay.wait_for_event("answer", key="k")
 
 
+@satay.workflow(name="shell.ask")
+async def ask(question: str) -> str:
+    return f"{question} {await satay.wait_for_event('answer', key='k')}"
+
+
 @satay.task(name="shell.pay", effect="external")
 async def pay() -> str:
     if outages:
