@@ -10,16 +10,26 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, isfinite, sqrt
+from math import fsum, inf, isfinite, sqrt
 from statistics import fmean
 from typing import Any, Final, Unpack
+from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
-from satay.arguments import checked_count, shown
+from satay.arguments import checked_count, checked_run_id, shown
 from satay.context import require_schedule, task_context
-from satay.definitions import Task, Workflow, tasks, workflows
+from satay.definitions import Task, Workflow, find_workflow, tasks, workflows
 from satay.effects import Effect
-from satay.errors import InvalidValueError, NotHereError, UnknownWorkflowError, UsageError
+from satay.errors import (
+    ForkValidationError,
+    InvalidValueError,
+    NeedsDecisionError,
+    NondeterminismError,
+    NotHereError,
+    RunConflictError,
+    SatayError,
+    UsageError,
+)
 from satay.handles import RunHandle, RunOrId
 from satay.histories import read_head
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunStatus
@@ -56,8 +66,8 @@ class Budget:
     runs: int | None = None
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.cost, int | float) and not isinstance(self.cost, bool) and isfinite(self.cost)
-        if self.cost is not None and not (is_number and self.cost >= 0):
+        is_number = isinstance(self.cost, int | float) and not isinstance(self.cost, bool)
+        if self.cost is not None and not (is_number and 0 <= self.cost < inf):
             raise InvalidValueError(f"the cost of a budget is {shown(self.cost)}; it is a number that is not negative")
         if self.runs is not None:
             checked_count(self.runs, "runs of a budget", 0, MAX_TRIALS)
@@ -93,9 +103,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One fork of a sweep. `run_id` is None for one that the budget did not allow.
+    """One fork of a sweep. `run_id` is None for one that the budget did not allow, or that could not be made.
 
-    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no result or score.
+    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no fork, no result or
+    no score.
     """
 
     variant: str
@@ -109,7 +120,8 @@ class Trial:
 
     @property
     def is_skipped(self) -> bool:
-        return self.run_id is None
+        """Whether the budget was spent before it began."""
+        return self.run_id is None and self.error is None
 
 
 # --- what comes of it -------------------------------------------------------------------------------------------------
@@ -231,7 +243,7 @@ def _row(variant: str, trials: Sequence[Trial]) -> SweepRow:
     scores = [trial.score for trial in completed if trial.score is not None]
     is_passing = bool(scores) and all(isinstance(score, bool) for score in scores)
     passed = sum(1 for score in scores if score)
-    best = max(completed, key=lambda trial: -1e308 if trial.score is None else trial.score, default=None)
+    best = max(completed, key=lambda trial: -inf if trial.score is None else trial.score, default=None)
     return SweepRow(
         variant=variant,
         trials=tuple(trials),
@@ -260,25 +272,38 @@ class _Spent:
 
 async def _make_trial(order: Order, variant: str, repeat: int, run_id: str) -> Trial:
     """Fork the source for one trial, or find the fork, and wait for its end."""
-    app = _app()
     sweep_id = task_context().run_id
-    chosen = next(known for known in order.variants if known.name == variant)
     try:
-        _, definition = await app.find_source(order.source_id)
-    except UnknownWorkflowError as error:
+        return await _trial(_app(), sweep_id, order, variant, repeat, run_id)
+    except (ForkValidationError, RunConflictError) as error:
+        return Trial(variant, repeat, error=_told(error))
+    except SatayError as error:  # The request was checked, so what is wrong with it is wrong in this process only.
         raise NotHereError(f"sweep {sweep_id!r} cannot go on in this process: {error}") from error
+
+
+async def _trial(app: App, sweep_id: str, order: Order, variant: str, repeat: int, run_id: str) -> Trial:
+    chosen = next(known for known in order.variants if known.name == variant)
+    _, definition = await app.find_source(order.source_id)
     options = dict(chosen.options)
     if chosen.input_text is not None:
         options["workflow_input"] = definition.decode_input(chosen.input_text)
     fork = await app.fork_for(sweep_id, order.source_id, run_id, parse_options(options))
-    error_text = None
     try:
         await fork.result()
-    except asyncio.CancelledError:
-        raise
     except Exception as error:
-        error_text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return await _ended_trial(app, variant, repeat, run_id, error_text)
+        trial = await _ended_trial(app, variant, repeat, run_id, _told(error))
+        if (trial.status is not None and trial.status.is_terminal) or isinstance(error, _STOPS_A_TRIAL):
+            return trial
+        raise
+    return await _ended_trial(app, variant, repeat, run_id, None)
+
+
+_STOPS_A_TRIAL: Final = (NondeterminismError, NeedsDecisionError)
+"""What keeps a fork from going on in any process. A sweep does not wait for someone to mend it."""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: str | None) -> Trial:
@@ -293,13 +318,14 @@ async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: 
 async def _judge_trial(reference: str, run_id: str) -> Score:
     """Have the judge score the result of a fork."""
     sweep_id = task_context().run_id
-    judge = _find_judge(sweep_id, reference)
+    app = _app()
+    judge = _find_judge(app, sweep_id, reference)
     if judge is None:
         raise NotHereError(
-            f"sweep {sweep_id!r} cannot go on in this process: it does not know the judge {reference!r}; import it, or "
+            f"sweep {sweep_id!r} cannot go on in this process: it does not know the judge, {reference}; import it, or "
             f"call satay.sweep(..., run_id={sweep_id!r}, score=...) again"
         )
-    scored: object = judge(await _app().handle(run_id).result())
+    scored: object = judge(await app.handle(run_id).result())
     score: object = await scored if inspect.isawaitable(scored) else scored
     if score is None or isinstance(score, bool):
         return score
@@ -337,7 +363,7 @@ async def _one(order: Order, variant: str, repeat: int, sweep_id: str, gate: asy
         try:
             return replace(trial, score=await judge_trial(order.judge, trial.run_id))
         except Exception as error:
-            return replace(trial, error=f"could not be scored: {type(error).__name__}: {error}".partition("\n")[0])
+            return replace(trial, error=f"could not be scored: {_told(error)}")
 
 
 def trial_id(sweep_id: str, variant: str, repeat: int) -> str:
@@ -345,44 +371,53 @@ def trial_id(sweep_id: str, variant: str, repeat: int) -> str:
     return f"{sweep_id}/{variant}:{repeat}"
 
 
-def sweep_workflow() -> Workflow[[Order], tuple[Trial, ...]]:
-    """The workflow that a sweep is. It is registered when it is first asked for.
-
-    Else a process that merely recovers runs would take sweeps over whose code it does not have.
-    """
-    known: Workflow[[Order], tuple[Trial, ...]] | None = workflows.get(SWEEP)
-    if known is None:
-        known = workflows.add(Workflow(sweep_body, SWEEP))
-    return known
+sweep_workflow: Final = Workflow(sweep_body, SWEEP)
+workflows.offer(sweep_workflow)
 
 
 # --- judges -----------------------------------------------------------------------------------------------------------
 
 
-_judges: dict[str, Judge] = {}
+_judges: "WeakKeyDictionary[App, dict[str, Judge]]" = WeakKeyDictionary()
 """What scores the sweeps that were asked for in this process, by the id of the sweep."""
+
+_GIVEN: Final = "given"
+"""How a judge is referred to that only the caller of `sweep` can give."""
 
 
 def _reference(judge: Judge) -> str:
-    """How a judge is named in the journal, so that another process can find it."""
+    """How a judge is named in the journal, so that another process can find it, or knows that it cannot."""
     if isinstance(judge, Task):
         return f"task {judge.name}"
-    return f"{getattr(judge, '__module__', '')}:{getattr(judge, '__qualname__', type(judge).__qualname__)}"
+    named = getattr(judge, "__qualname__", type(judge).__qualname__)
+    place = f"{getattr(judge, '__module__', '')}:{named}"
+    return f"function {place}" if _found(place) is judge else f"{_GIVEN} {place}"
 
 
-def _find_judge(sweep_id: str, reference: str) -> Judge | None:
-    """The judge: as it was given here, else the task or the function of an imported module that has the name."""
-    given = _judges.get(sweep_id)
-    if given is not None:
-        return given
-    if reference.startswith("task "):
-        named: Judge | None = tasks.get(reference.removeprefix("task "))
-        return named
-    module, _, path = reference.partition(":")
+def _found(place: str) -> Any:
+    """What an imported module has under a name; None if it has nothing."""
+    module, _, path = place.partition(":")
     found: Any = sys.modules.get(module)
     for name in path.split("."):
         found = getattr(found, name, None)
-    return found if callable(found) else None
+    return found
+
+
+def _find_judge(app: App, sweep_id: str, reference: str) -> Judge | None:
+    """The judge: as it was given here, else the task or the function of an imported module that has the name."""
+    given = _judges.get(app, {}).get(sweep_id)
+    if given is not None:
+        return given
+    kind, _, place = reference.partition(" ")
+    match kind:
+        case "task":
+            named: Judge | None = tasks.get(place)
+            return named
+        case "function":
+            found = _found(place)
+            return found if callable(found) else None
+        case _:
+            return None
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------
@@ -403,24 +438,39 @@ async def run_sweep(
     if score is not None and not callable(score):
         raise InvalidValueError(f"score={shown(score)} scores nothing; give a function, or a @satay.task")
     source_id, definition = await app.find_source(source)
+    sweep_id = app.new_id() if run_id is None else checked_run_id(run_id)
+    checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS)
     order = Order(
         source_id=source_id,
         variants=tuple(await _variants(app, source_id, definition, variants, options)),
-        repeats=checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS),
+        repeats=repeats,
         concurrency=checked_count(concurrency, "concurrency of a sweep", 1, MAX_TRIALS_AT_A_TIME),
         budget=Budget() if budget is None else _checked_budget(budget),
         judge=None if score is None else _reference(score),
     )
     checked_count(len(order.variants) * repeats, "trials of a sweep", 1, MAX_TRIALS)
-    sweep_id = app.new_id() if run_id is None else run_id
-    if score is not None:
-        _judges[sweep_id] = score
-    try:
-        handle = app.start(sweep_workflow(), order, run_id=sweep_id)
+    _check_ids(sweep_id, order)
+    handle = app.start(find_workflow(SWEEP, sweep_id), order, run_id=sweep_id)
+    if score is None:
         trials = await _followed(app, handle, len(order.variants) * repeats)
-    finally:
-        _judges.pop(sweep_id, None)
+    else:
+        judges = _judges.setdefault(app, {})
+        judges.setdefault(sweep_id, score)
+        await handle  # Only now is it known that the sweep of that id is this one, and not another's.
+        judges[sweep_id] = score
+        trials = await _followed(app, handle, len(order.variants) * repeats)
+        judges.pop(sweep_id, None)  # It stays where the caller gives up: the sweep goes on.
     return Sweep(sweep_id, source_id, ranked(trials))
+
+
+def _check_ids(sweep_id: str, order: Order) -> None:
+    for variant in order.variants:
+        longest = trial_id(sweep_id, variant.name, order.repeats - 1)
+        if not RUN_ID_PATTERN.fullmatch(longest):
+            raise InvalidValueError(
+                f"variant {shown(variant.name)} of sweep {sweep_id!r} would be run {shown(longest)}, which is no run "
+                "id; give a shorter name of letters, digits and _.=@+-"
+            )
 
 
 def _checked_budget(budget: object) -> Budget:
@@ -436,7 +486,7 @@ async def _variants(
         raise InvalidValueError(f"variants={shown(variants)}; give a mapping of names to inputs or satay.Variant(...)")
     ordered = []
     for name, given in variants.items():
-        if not isinstance(name, str) or "~" in name or not RUN_ID_PATTERN.fullmatch(f"sweep/{name}:0"):
+        if not isinstance(name, str) or "~" in name or not RUN_ID_PATTERN.fullmatch(name):
             raise InvalidValueError(f"variant {shown(name)} cannot be part of a run id; use letters, digits and _.=@+-")
         own = given.options if isinstance(given, Variant) else {"workflow_input": given}
         request = parse_options({**options, **own})
@@ -460,7 +510,7 @@ async def _followed(app: App, handle: RunHandle[tuple[Trial, ...]], trials: int)
         return await handle.result()
     finally:
         watching.cancel()
-        await asyncio.wait([watching])
+        await asyncio.gather(watching, return_exceptions=True)
         progress.close()
 
 
