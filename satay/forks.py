@@ -206,8 +206,9 @@ class Forks:
         text = None if given is MISSING else definition.encode_input(given)
         recorded = await self._sources.read(run_id)
         calls = recorded.calls
-        known = {*tasks.names(), *(call.name for call in calls.values() if call.kind is CallKind.TASK)}
-        own = {} if request.tool_policies is None else parse_policies(request.tool_policies, known)
+        own: dict[str, ToolPolicy] = {}
+        if request.tool_policies is not None:
+            own = parse_policies(request.tool_policies, {*tasks.names(), *recorded.tasks})
         return _Source(
             record,
             recorded,

@@ -82,8 +82,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantOrder:
-    """A variant as it is recorded: its input, as the workflow records it, and its other options."""
+    """A variant as it is recorded: what it forks, its input, as the workflow records it, and its other options."""
 
+    source_id: str
     name: str
     input_text: str | None
     options: Any
@@ -93,7 +94,6 @@ class VariantOrder:
 class Order:
     """A sweep as it is recorded."""
 
-    source_id: str
     variants: tuple[VariantOrder, ...]
     repeats: int
     concurrency: int
@@ -270,32 +270,31 @@ class _Spent:
         return has_cost or (budget.runs is not None and self.runs >= budget.runs)
 
 
-async def _make_trial(order: Order, variant: str, repeat: int, run_id: str) -> Trial:
+async def _make_trial(variant: VariantOrder, repeat: int, run_id: str) -> Trial:
     """Fork the source for one trial, or find the fork, and wait for its end."""
     sweep_id = task_context().run_id
     try:
-        return await _trial(_app(), sweep_id, order, variant, repeat, run_id)
+        return await _trial(_app(), sweep_id, variant, repeat, run_id)
     except (ForkValidationError, RunConflictError) as error:
-        return Trial(variant, repeat, error=_told(error))
+        return Trial(variant.name, repeat, error=_told(error))
     except SatayError as error:  # The request was checked, so what is wrong with it is wrong in this process only.
         raise NotHereError(f"sweep {sweep_id!r} cannot go on in this process: {error}") from error
 
 
-async def _trial(app: App, sweep_id: str, order: Order, variant: str, repeat: int, run_id: str) -> Trial:
-    chosen = next(known for known in order.variants if known.name == variant)
-    _, definition = await app.find_source(order.source_id)
-    options = dict(chosen.options)
-    if chosen.input_text is not None:
-        options["workflow_input"] = definition.decode_input(chosen.input_text)
-    fork = await app.fork_for(sweep_id, order.source_id, run_id, parse_options(options))
+async def _trial(app: App, sweep_id: str, variant: VariantOrder, repeat: int, run_id: str) -> Trial:
+    _, definition = await app.find_source(variant.source_id)
+    options = dict(variant.options)
+    if variant.input_text is not None:
+        options["workflow_input"] = definition.decode_input(variant.input_text)
+    fork = await app.fork_for(sweep_id, variant.source_id, run_id, parse_options(options))
     try:
         await fork.result()
     except Exception as error:
-        trial = await _ended_trial(app, variant, repeat, run_id, _told(error))
+        trial = await _ended_trial(app, variant.name, repeat, run_id, _told(error))
         if (trial.status is not None and trial.status.is_terminal) or isinstance(error, _STOPS_A_TRIAL):
             return trial
         raise
-    return await _ended_trial(app, variant, repeat, run_id, None)
+    return await _ended_trial(app, variant.name, repeat, run_id, None)
 
 
 _STOPS_A_TRIAL: Final = (NondeterminismError, NeedsDecisionError)
@@ -334,7 +333,7 @@ async def _judge_trial(reference: str, run_id: str) -> Score:
     return float(score)
 
 
-make_trial: Final[Task[[Order, str, int, str], Trial]] = tasks.add(
+make_trial: Final[Task[[VariantOrder, int, str], Trial]] = tasks.add(
     Task(_make_trial, f"{SWEEP}.trial", Effect.IDEMPOTENT, RetryPolicy(), None, "json")
 )
 judge_trial: Final[Task[[str, str], Score]] = tasks.add(
@@ -347,16 +346,19 @@ async def sweep_body(order: Order) -> tuple[Trial, ...]:
     sweep_id = require_schedule("a sweep").run_id
     gate = asyncio.Semaphore(order.concurrency)
     spent = _Spent()
-    planned = [(variant.name, repeat) for repeat in range(order.repeats) for variant in order.variants]
-    return tuple(await asyncio.gather(*(_one(order, name, repeat, sweep_id, gate, spent) for name, repeat in planned)))
+    planned = [(variant, repeat) for repeat in range(order.repeats) for variant in order.variants]
+    trials = (_one(order, variant, repeat, sweep_id, gate, spent) for variant, repeat in planned)
+    return tuple(await asyncio.gather(*trials))
 
 
-async def _one(order: Order, variant: str, repeat: int, sweep_id: str, gate: asyncio.Semaphore, spent: _Spent) -> Trial:
+async def _one(
+    order: Order, variant: VariantOrder, repeat: int, sweep_id: str, gate: asyncio.Semaphore, spent: _Spent
+) -> Trial:
     async with gate:
         if spent.is_enough(order.budget):
-            return Trial(variant, repeat)
+            return Trial(variant.name, repeat)
         spent.runs += 1
-        trial = await make_trial(order, variant, repeat, trial_id(sweep_id, variant, repeat))
+        trial = await make_trial(variant, repeat, trial_id(sweep_id, variant.name, repeat))
         spent.cost += trial.cost
         if order.judge is None or trial.status is not RunStatus.COMPLETED or trial.run_id is None:
             return trial
@@ -441,7 +443,6 @@ async def run_sweep(
     sweep_id = app.new_id() if run_id is None else checked_run_id(run_id)
     checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS)
     order = Order(
-        source_id=source_id,
         variants=tuple(await _variants(app, source_id, definition, variants, options)),
         repeats=repeats,
         concurrency=checked_count(concurrency, "concurrency of a sweep", 1, MAX_TRIALS_AT_A_TIME),
@@ -496,7 +497,7 @@ async def _variants(
         plain = request.to_options()
         given_input = plain.pop("workflow_input", MISSING)
         text = None if given_input is MISSING else definition.encode_input(given_input)
-        ordered.append(VariantOrder(name, text, plain))
+        ordered.append(VariantOrder(source_id, name, text, plain))
     return ordered
 
 
