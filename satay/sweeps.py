@@ -147,6 +147,13 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BestRow(SweepRow):
+    """The row that ranks first, where a trial of it completed: it has a best fork."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A finished sweep. `rows` are ranked: the best score first, variants without one last."""
 
@@ -155,11 +162,11 @@ class Sweep:
     rows: tuple[SweepRow, ...]
 
     @property
-    def best(self) -> SweepRow:
+    def best(self) -> BestRow:
         """The row that ranks first. Raises `UsageError` where no trial completed."""
         if not self.rows or self.rows[0].run_id is None:
             raise UsageError(f"no trial of sweep {self.run_id!r} completed, so none is the best; look at its rows")
-        return self.rows[0]
+        return BestRow(**{name: getattr(self.rows[0], name) for name in SweepRow.__slots__})
 
     @property
     def cost(self) -> float:
