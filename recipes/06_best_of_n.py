@@ -5,11 +5,12 @@ Run:    python recipes/06_best_of_n.py
 
 Prints:
     research ran 1 time, write_title ran 5 times
-      score 1  dull    On the Subject of Ducks
-      score 2  plain   How Ducks Sleep
-      score 3  number  7 Ways in Which Ducks Sleep
-      score 8  wonder  Why Do Ducks Sleep with One Eye Open?
-      score 1  pun     Duck and Cover: Notes on Sleep
+    Sweep best-of-4 of dull
+    ...
+    wonder       1/1       8   ...
+    number       1/1       3   ...
+    plain        1/1       2   ...
+    pun          1/1       1   ...
     the best is 'wonder'; beside the source:
     ...
     research:0      replayed    ...
@@ -79,20 +80,19 @@ async def entitle(brief: Brief) -> Title:
 async def main(data_dir: str) -> None:
     async with satay.run_app(data_dir=data_dir):
         brief = Brief("Ducks", "dull")
-        source = satay.start(entitle, brief, run_id="dull")
-        titles = {"dull": await source.result()}
+        await satay.start(entitle, brief, run_id="dull").result()
 
-        for style in ("plain", "number", "wonder", "pun"):
-            other = replace(brief, style=style)
-            fork = await satay.fork("dull", before_task="write_title", workflow_input=other, run_id=style)
-            titles[style] = await fork.result()
-
+        sweep = await satay.sweep(
+            "dull",
+            before_task=write_title,
+            variants={style: replace(brief, style=style) for style in ("plain", "number", "wonder", "pun")},
+            score=lambda title: title.score,
+            run_id="best-of-4",
+        )
         print(f"research ran {calls['research']} time, write_title ran {calls['write_title']} times")
-        for style, title in titles.items():
-            print(f"  score {title.score}  {style:<7} {title.text}")
-        best = max(titles, key=lambda style: titles[style].score)
-        print(f"the best is {best!r}; beside the source:")
-        print(await satay.compare("dull", best))
+        print(sweep)
+        print(f"the best is {sweep.best.variant!r}; beside the source:")
+        print(await satay.compare("dull", sweep.best.run_id))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from satay.inspections import grow_tree, inspect_run
 from satay.model import MISSING, RunStatus
 from satay.modules import find_function, find_target
 from satay.readers import JournalReader, RunEnding
-from satay.sweeps import Budget, run_sweep, sweep_workflow
+from satay.sweeps import Budget, run_sweep
 from satay.views import (
     health_page,
     outcome_data,
@@ -271,7 +271,6 @@ async def _workflow_of(app: App, run_id: str) -> Workflow[..., Any]:
 async def resume(desk: Desk, modules: list[str], run: Run) -> ExitCode:
     """Go on with a run that nobody drives, and print its result."""
     (run_id,) = await desk.find(run)
-    sweep_workflow()  # This process drives nothing but what it is told, so it may know how sweeps go on.
     async with desk.drive(modules) as app:
         ending = await _end(app, app.resume(run_id), desk.output)
     return _show_ending(ending, desk.output)

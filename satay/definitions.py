@@ -293,7 +293,20 @@ class Registry(Generic[DefinitionT]):
         self._kind = kind
         self._by_name: dict[str, DefinitionT] = {}
         self._sites: dict[str, Site] = {}
+        self._offered: dict[str, DefinitionT] = {}
         self._earlier: dict[str, list[weakref.ref[Any]]] = {}
+
+    def offer(self, definition: DefinitionT) -> None:
+        """Have a definition of satay's own at hand: `get` does not know it before `find` was asked for it.
+
+        A process that merely recovers runs leaves those alone that nobody in it has asked for.
+        """
+        self._offered[definition.name] = definition
+
+    def find(self, name: str) -> DefinitionT | None:
+        """A definition that is asked for by its name."""
+        offered = self._offered.pop(name, None)
+        return self.get(name) if offered is None else self.add(offered)
 
     def add(self, definition: DefinitionT) -> DefinitionT:
         """Register under its name. A function that is defined again (a reload, a cell run again) replaces itself."""
@@ -342,7 +355,7 @@ workflows: Registry[Any] = Registry("workflow")
 def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
     """The workflow that a run belongs to. Raises `UnknownWorkflowError` where it was not imported."""
     check_is_run(run_id, name)
-    definition = workflows.get(name)
+    definition = workflows.find(name)
     if definition is None:
         known = ", ".join(repr(known) for known in workflows.names()) or "none"
         raise UnknownWorkflowError(

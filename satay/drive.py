@@ -13,7 +13,7 @@ import asyncio
 import contextvars
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
@@ -41,6 +41,7 @@ from satay.errors import (
 )
 from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, NewRun, Wait
+from satay.loop import NO_MORE
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin
 from satay.outcomes import resolve
@@ -53,7 +54,7 @@ from satay.replay import (
     divergence_error,
     facts,
     of_run,
-    outcome_call,
+    read_outcome,
     value_text,
 )
 from satay.schedule import MAX_CLEANUP_CALLS, Schedule
@@ -149,6 +150,7 @@ class Drive(Schedule):
         "_in_flight",
         "_in_hand",
         "_is_fresh_fork",
+        "_is_replayed",
         "_is_stepping",
         "_is_urgent",
         "_landed",
@@ -184,6 +186,7 @@ class Drive(Schedule):
         self._in_hand: set[int] | None = None
         self._landed: Sequence[int] = ()
         self._row: tuple[RunStatus, int | None] = (RunStatus.RUNNING, None)
+        self._is_replayed = False
         self._is_stepping = False
         self._turn_callbacks = 0
         self._root: asyncio.Task[Any] | None = None
@@ -244,25 +247,34 @@ class Drive(Schedule):
             self._answers.forget(seq, self._again[seq].call)
 
     def _replay_slice(self) -> None:
-        replay = self._replay
-        turns = 0
-        while self._turn_is_over():
-            if replay is None:
+        if self._turn_is_over(self._recorded_turns()):
+            if self._divergence is not None:
+                return self._diverge(self._divergence)
+            if self._is_replayed:
                 return self._end_replay()
-            if self._divergence is None:
-                outcome = replay.next_outcome(self._is_body_done())
-                if outcome is None:
-                    return self._end_replay()
-                if type(outcome) is Entry:
-                    self._resolve_from_history(outcome)
-                    turns += 1
-                    if turns < TURNS_PER_SLICE:
-                        continue
-                    break
-                self._divergence = outcome  # type: ignore[assignment]  # the third possibility
-            return self._diverge(self._divergence)
         asyncio.get_running_loop().call_soon(self._continue_replay)
         return None
+
+    def _recorded_turns(self) -> Iterator[None]:
+        """Deliver recorded outcomes, one a turn: a slice of them, at most all, and none once code and history part."""
+        replay = self._replay
+        if replay is None:
+            self._is_replayed = True
+            return
+        assert self._root is not None
+        is_body_done = self._root.done
+        for _ in range(TURNS_PER_SLICE):
+            if self._divergence is not None:
+                return
+            outcome = replay.next_outcome(is_body_done())
+            if outcome is None:
+                self._is_replayed = True
+                return
+            if type(outcome) is not Entry:
+                self._divergence = outcome  # type: ignore[assignment]  # the third possibility
+                return
+            self._resolve_from_history(outcome)
+            yield
 
     @stops_on_error
     def _continue_replay(self) -> None:
@@ -276,14 +288,14 @@ class Drive(Schedule):
         if entry.type == EntryType.WORKFLOW_CANCEL_REQUESTED:
             self._request_cancel(is_final=_FINAL in entry.payload)
             return
-        seq = outcome_call(entry)
+        seq, text = read_outcome(entry)
         call = self.calls.pop(seq, None)
         if call is None:
             if self._early is not None:
                 self._early[seq] = entry
             return
         self._settle(call)
-        self._resolve(call, entry.type, self._recorded_value(entry))
+        self._resolve(call, entry.type, self._recorded_value(entry) if text is None else text)
 
     def _diverge(self, divergence: Divergence | None) -> None:
         assert divergence is not None
@@ -622,13 +634,13 @@ class Drive(Schedule):
             self._run_turn()
             self._pump()
 
-    def _turn_is_over(self) -> bool:
-        """Run the body for a slice; say whether it is idle."""
+    def _turn_is_over(self, later: Iterator[None] = NO_MORE) -> bool:
+        """Run the body for a slice, then through more turns; say whether it is idle."""
         assert self._root is not None
         watch = self._host.turn_watch
         watch.begin(self.run_id)
         try:
-            is_idle = self.loop.run_turn(CALLBACKS_PER_SLICE)
+            is_idle = self.loop.run_turn(CALLBACKS_PER_SLICE, later)
         finally:
             watch.end()
         if is_idle:

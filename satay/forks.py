@@ -150,10 +150,13 @@ class Forks:
         return _plan(source, rehearsed)
 
     async def check(self, record: RunRecord, request: ForkRequest) -> None:
-        """Raise what is wrong with a request. What only a replay of the prefix can tell is not found."""
+        """Raise what is wrong with a request. The prefix is replayed only where stale calls are to be refused."""
         source = await self._read(record, request)
-        overridden = [override.call for override in source.overrides]
-        resolve_cut(source.run_id, source.entries, source.calls, request.cut, overridden)
+        if request.cut.on_stale == "error":
+            rehearsed = await self._rehearse(source, f"{record.run_id}~plan")
+            rehearsed.drive.suspend()
+        else:
+            self._resolve_cut(source)
 
     async def make(
         self, record: RunRecord, request: ForkRequest, fork_id: str, parent_id: str | None = None
@@ -214,8 +217,9 @@ class Forks:
         text = None if given is MISSING else definition.encode_input(given)
         recorded = await self._sources.read(run_id)
         calls = recorded.calls
-        known = {*tasks.names(), *(call.name for call in calls.values() if call.kind is CallKind.TASK)}
-        own = {} if request.tool_policies is None else parse_policies(request.tool_policies, known)
+        own: dict[str, ToolPolicy] = {}
+        if request.tool_policies is not None:
+            own = parse_policies(request.tool_policies, {*tasks.names(), *recorded.tasks})
         return _Source(
             record,
             recorded,
@@ -226,21 +230,21 @@ class Forks:
             {**_inherited_policies(recorded.entries), **own},
         )
 
-    def _check_head(self, source: _Source) -> None:
+    def _resolve_cut(self, source: _Source) -> Cut:
         expected, head = source.request.expected_head, len(source.entries)
         if expected is not None and expected != head:
             raise refusal(
                 source.run_id,
                 f"expected_head={expected!r}, and its last entry is {head}: it has moved on, so look at it again",
             )
+        overridden = [override.call for override in source.overrides]
+        return resolve_cut(source.run_id, source.entries, source.calls, source.request.cut, overridden)
 
     # --- the rehearsal ------------------------------------------------------------------------------------------------
 
     async def _rehearse(self, source: _Source, fork_id: str, *, is_plan: bool = False) -> _Rehearsed:
         """Find the cut and replay what it keeps; again before the first stale call where that is asked for."""
-        self._check_head(source)
-        overridden = [override.call for override in source.overrides]
-        cut = resolve_cut(source.run_id, source.entries, source.calls, source.request.cut, overridden)
+        cut = self._resolve_cut(source)
         await self._check_children(source, cut)
         rehearsed = await self._replay(source, cut, fork_id, is_plan=is_plan)
         if not rehearsed.stale:

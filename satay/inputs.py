@@ -32,6 +32,15 @@ class InputCodec:
         Raises `InvalidValueError` where Python would raise `TypeError` for the call, and `EncodeError`, naming the
         parameter and the path, for an argument that does not fit its annotation or cannot be recorded.
         """
+        plan = self._plan or self._prepare()
+        if not kwargs and plan.fewest <= len(args) <= plan.most:
+            try:
+                pairs = zip(plan.parameters, args, strict=False)
+                return _join(
+                    [known.head + known.codec.encode_and_decode(value, where)[0] for known, value in pairs], where
+                )
+            except CodecError:
+                pass  # the long way round says which parameter it is
         return self.encode_and_decode(args, kwargs, where)[0]
 
     def encode_and_decode(

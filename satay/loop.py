@@ -21,7 +21,7 @@ import sys
 import threading
 import types
 from asyncio import events
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 from satay.completions import ENSURE_FUTURE, as_coroutine, find_as_completed, raw_awaitables, wrapped_awaitable
@@ -156,6 +156,8 @@ class _Nobody:
 
 
 _NOBODY: Final = _Nobody()
+NO_MORE: Final[Iterator[None]] = iter(())
+"""No turns to come."""
 
 
 class WorkflowFuture(asyncio.Future[_T]):
@@ -255,10 +257,11 @@ class WorkflowLoop(_RefusingLoop):
         """Start the body as a task that runs in `context`; it takes its first step in the next turn."""
         return self._create(coro, None, context)
 
-    def run_turn(self, max_callbacks: int) -> bool:
+    def run_turn(self, max_callbacks: int, later: Iterator[None] = NO_MORE) -> bool:
         """Run until nothing is ready (True) or `max_callbacks` have run (False; call again to continue).
 
-        Call it from a plain callback of the host loop, so that no task of the host is current meanwhile.
+        Then the next of `later` is drawn, outside of this loop, and what that made ready is run likewise, until there
+        are no more. Call it from a plain callback of the host loop, so that no task of the host is current meanwhile.
         `KeyboardInterrupt` and `SystemExit` of the body pass through; what was ready stays ready.
         """
         previous_loop = events._get_running_loop()
@@ -268,9 +271,15 @@ class WorkflowLoop(_RefusingLoop):
         is_collecting = gc.isenabled()
         gc.disable()
         sys.set_asyncgen_hooks(None, self._finalize_async_generator)
-        events._set_running_loop(self)
         try:
-            return self._run_ready(max_callbacks)
+            while True:
+                events._set_running_loop(self)
+                if not self._run_ready(max_callbacks):
+                    return False
+                events._set_running_loop(previous_loop)
+                self._cancelled = None
+                if next(later, NO_MORE) is NO_MORE:
+                    return True
         finally:
             events._set_running_loop(previous_loop)
             sys.set_asyncgen_hooks(*hooks)
@@ -282,8 +291,11 @@ class WorkflowLoop(_RefusingLoop):
         while batch := self._ready:
             if budget <= 0:
                 return False
-            self._ready = batch[budget:]
-            del batch[budget:]
+            if len(batch) > budget:
+                self._ready = batch[budget:]
+                del batch[budget:]
+            else:
+                self._ready = []
             budget -= len(batch)
             pending = iter(batch)
             try:

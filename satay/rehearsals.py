@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from satay.errors import SatayError
 from satay.model import Entry
 from satay.replay import blob_reference, value_text
 
@@ -33,12 +32,10 @@ class Rehearsal:
         self.ended = ended
         self.is_plan = is_plan
 
-    def compare(self, entry: Entry, encode: Callable[[], str]) -> None:
+    def compare(self, entry: Entry, issued: str) -> None:
         """Compare the arguments that a call was recorded with, and those that the code gives it today."""
-        try:
-            issued = encode()
-        except SatayError:
-            return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
+        if entry.payload.endswith(f',"input":{issued}}}'):
+            return
         recorded = value_text(entry)
         if recorded is None:
             is_same = blob_reference(entry) == hashlib.sha256(issued.encode()).hexdigest()

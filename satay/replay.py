@@ -48,6 +48,7 @@ _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
 )
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
+_STEP_TYPES: Final[frozenset[str]] = OUTCOME_TYPES | CALL_KIND.keys()
 _NOTED_VALUES: Final = frozenset(
     {EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.CALL_REISSUED}
 )
@@ -111,6 +112,17 @@ def outcome_call(entry: Entry) -> int:
     if not (payload.startswith(_CALL_PREFIX) and digits.isdecimal()):
         raise JournalCorruptError(f"{_named(entry)} does not say which call it answers", seq=entry.seq)
     return int(digits)
+
+
+def read_outcome(entry: Entry) -> tuple[int, str | None]:
+    """`outcome_call` and `value_text` of an entry, at the price of one where no other facts are between them."""
+    payload = entry.payload
+    end = payload.find(",", _CALL_PREFIX_LENGTH)
+    digits = payload[_CALL_PREFIX_LENGTH:end]
+    mark = _VALUE_MARK.get(entry.type)
+    if mark is not None and digits.isdecimal() and payload.startswith(mark, end + 1):
+        return int(digits), payload[end + 1 + len(mark) : -1]
+    return outcome_call(entry), value_text(entry)
 
 
 def facts(entry: Entry) -> dict[str, Any]:
@@ -188,50 +200,39 @@ class StrictReplay:
 
     def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
         check_understood(entries)
-        self._entries = entries
-        self._passed_over = passed_over
-        self._at = 1
+        self._steps: list[Entry] = []
+        self._at = 0
         self._matched = 0
-        self._skip()
+        for entry in entries[1:]:
+            if entry.type in _STEP_TYPES:
+                self._steps.append(entry)
+            else:
+                passed_over(entry)
 
     def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
         """The entry that records the issued call, a divergence, or None beyond the history.
 
         `head` is the first members of the payload, without a brace, which name the call.
         """
-        if self._at >= len(self._entries):
+        if self._at >= len(self._steps):
             return None
-        entry = self._entries[self._at]
+        entry = self._steps[self._at]
         payload = entry.payload
         if entry.type != entry_type or not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
             return Divergence(self._matched, _recorded(entry), call.identity)
         self._matched += 1
         self._at += 1
-        if self._at < len(self._entries):
-            self._skip()
         return entry
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         """The outcome that begins the next turn; a divergence if the body should have issued another call first."""
-        if self._at >= len(self._entries):
+        if self._at >= len(self._steps):
             return None
-        entry = self._entries[self._at]
+        entry = self._steps[self._at]
         if entry.type in CALL_KIND or is_body_done:
             return Divergence(self._matched, _recorded(entry), None)
         self._at += 1
-        if self._at < len(self._entries):
-            self._skip()
         return entry
-
-    def _skip(self) -> None:
-        entries = self._entries
-        while self._at < len(entries):
-            entry = entries[self._at]
-            type = entry.type
-            if type in OUTCOME_TYPES or type in CALL_KIND:
-                return
-            self._passed_over(entry)
-            self._at += 1
 
 
 class LooseReplay:
@@ -375,12 +376,16 @@ def inherited_children(entries: Iterable[Entry]) -> dict[int, InheritedChild]:
     outstanding: dict[int, Entry] = {}
     children: dict[int, InheritedChild] = {}
     at = 0
+    scheduled = EntryType.CHILD_WORKFLOW_SCHEDULED.value
     for entry in entries:
-        if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED:
+        type = entry.type
+        if type == scheduled:
             outstanding[entry.seq] = entry
-        elif outstanding and entry.type in _CHILD_ENDS:
+        elif not outstanding:
+            continue  # Most runs have no children, and then this is all there is to be done.
+        elif type in _CHILD_ENDS:
             outstanding.pop(outcome_call(entry), None)
-        elif outstanding and entry.type == EntryType.RUN_FORKED:
+        elif type == EntryType.RUN_FORKED:
             known = facts(entry)
             for seq, call in outstanding.items():
                 before = children.get(seq)

@@ -6,9 +6,8 @@ stepped.
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -17,11 +16,12 @@ from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, Tas
 from satay.clock import MICROSECONDS, Clock, to_datetime
 from satay.codec import ValueCodec
 from satay.context import ScheduledLoop
-from satay.definitions import Task, Workflow
+from satay.definitions import PickledInputCodec, Task, Workflow
 from satay.dues import Dues
 from satay.effects import Effect, ForkTerms, Ruling, ruling_for
 from satay.errors import DuplicateKeyError, SatayError
 from satay.failures import encode_failure
+from satay.inputs import InputCodec
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
 from satay.model import Entry, EntryType, child_run_id
@@ -206,8 +206,8 @@ class Schedule(ABC):
         occurrence, head = self._head(task.head, key)
         call = TaskCall(task, occurrence)
         if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
-            if self._looks_at_arguments and call.entry is not None:
-                self._compare_arguments(call, partial(task.input_codec.encode, args, kwargs, task.input_where))
+            if self.rehearsal is not None or self._again:
+                self._compare_arguments(call, task.input_codec, args, kwargs, task.input_where)
             return call
         try:
             call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
@@ -261,8 +261,7 @@ class Schedule(ABC):
                 call.inherited = self._inherited_children.get(call.seq)
                 recorded = facts(call.entry)["run_id"] if call.inherited is None else call.inherited.run_id
                 self._answer_with(call, recorded)
-                if self._looks_at_arguments:
-                    self._compare_arguments(call, partial(workflow.input_codec.encode, args, {}, where))
+                self._compare_arguments(call, workflow.input_codec, args, {}, where)
             return call
         head = f'{head},"run_id":{json_quote(call.run_id)}'
         try:
@@ -279,20 +278,28 @@ class Schedule(ABC):
         self._starts.append(call)
         return call
 
-    @property
-    def _looks_at_arguments(self) -> bool:
-        """Whether it matters which arguments the code gives to calls that the history holds."""
-        return self.rehearsal is not None or bool(self._again)
-
-    def _compare_arguments(self, call: TaskCall | ChildCall, encode: Callable[[], str]) -> None:
+    def _compare_arguments(
+        self,
+        call: TaskCall | ChildCall,
+        codec: InputCodec | PickledInputCodec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        where: str,
+    ) -> None:
         """Note the arguments of a call from the history, where the fork makes it again or they are asked for."""
+        if call.entry is None:
+            return
         if call.seq in self._again:
             try:
-                call.issued_text = encode()
+                call.issued_text = codec.encode(args, kwargs, where)
             except SatayError as error:
                 call.refusal = encode_failure(error)
-        elif self.rehearsal is not None and call.entry is not None:
-            self.rehearsal.compare(call.entry, encode)
+        elif self.rehearsal is not None:
+            try:
+                issued = codec.encode(args, kwargs, where)
+            except SatayError:
+                return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
+            self.rehearsal.compare(call.entry, issued)
 
     def _is_made_anew(self, call: Call) -> bool:
         """Whether this very run, a fork, makes a call of its prefix anew."""
@@ -368,7 +375,7 @@ class Schedule(ABC):
         call.future = self.loop.create_future()
         if self.cancel_requested and not self._is_ending:
             self._cleanup_calls += 1
-        if self._is_ending or self._is_overdue or self._divergence is not None:
+        if self._is_ending or self._cleanup_calls > MAX_CLEANUP_CALLS or self._divergence is not None:
             return False  # The branch waits for ever. Were it cancelled, one that swallows this would run for ever.
         if self._replay is not None:
             found = self._replay.match(entry_type, head, call)

@@ -11,7 +11,7 @@ from typing import Final
 from satay.accounts import Reuse
 from satay.archive import Archive
 from satay.histories import reuse_of
-from satay.model import TERMINAL_ENTRIES, CallId, Entry
+from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry
 from satay.replay import CALL_KIND, needed_blobs, open_calls, recorded_call
 
 MAX_REMEMBERED_ENTRIES: Final = 50_000
@@ -40,13 +40,14 @@ class Prefix:
 
 
 class RecordedRun:
-    """The journal of a source, and the calls in it by seq."""
+    """The journal of a source, the calls in it by seq, and the names of the tasks that it called."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.calls: Mapping[int, CallId] = {
             entry.seq: recorded_call(entry) for entry in entries if entry.type in CALL_KIND
         }
+        self.tasks = frozenset(call.name for call in self.calls.values() if call.kind is CallKind.TASK)
         self._prefixes: dict[int, Prefix] = {}
 
     def prefix(self, through_seq: int) -> Prefix:

@@ -10,16 +10,26 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum, isfinite, sqrt
+from math import fsum, inf, isfinite, sqrt
 from statistics import fmean
 from typing import Any, Final, Unpack
+from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
-from satay.arguments import checked_count, shown
+from satay.arguments import checked_count, checked_run_id, shown
 from satay.context import require_schedule, task_context
-from satay.definitions import Task, Workflow, tasks, workflows
+from satay.definitions import Task, Workflow, find_workflow, tasks, workflows
 from satay.effects import Effect
-from satay.errors import InvalidValueError, NotHereError, UnknownWorkflowError, UsageError
+from satay.errors import (
+    ForkValidationError,
+    InvalidValueError,
+    NeedsDecisionError,
+    NondeterminismError,
+    NotHereError,
+    RunConflictError,
+    SatayError,
+    UsageError,
+)
 from satay.handles import RunHandle, RunOrId
 from satay.histories import read_head
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunStatus
@@ -56,8 +66,8 @@ class Budget:
     runs: int | None = None
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.cost, int | float) and not isinstance(self.cost, bool) and isfinite(self.cost)
-        if self.cost is not None and not (is_number and self.cost >= 0):
+        is_number = isinstance(self.cost, int | float) and not isinstance(self.cost, bool)
+        if self.cost is not None and not (is_number and 0 <= self.cost < inf):
             raise InvalidValueError(f"the cost of a budget is {shown(self.cost)}; it is a number that is not negative")
         if self.runs is not None:
             checked_count(self.runs, "runs of a budget", 0, MAX_TRIALS)
@@ -72,8 +82,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantOrder:
-    """A variant as it is recorded: its input, as the workflow records it, and its other options."""
+    """A variant as it is recorded: what it forks, its input, as the workflow records it, and its other options."""
 
+    source_id: str
     name: str
     input_text: str | None
     options: Any
@@ -83,7 +94,6 @@ class VariantOrder:
 class Order:
     """A sweep as it is recorded."""
 
-    source_id: str
     variants: tuple[VariantOrder, ...]
     repeats: int
     concurrency: int
@@ -93,9 +103,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One fork of a sweep. `run_id` is None for one that the budget did not allow.
+    """One fork of a sweep. `run_id` is None for one that the budget did not allow, or that could not be made.
 
-    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no result or score.
+    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no fork, no result or
+    no score.
     """
 
     variant: str
@@ -109,7 +120,8 @@ class Trial:
 
     @property
     def is_skipped(self) -> bool:
-        return self.run_id is None
+        """Whether the budget was spent before it began."""
+        return self.run_id is None and self.error is None
 
 
 # --- what comes of it -------------------------------------------------------------------------------------------------
@@ -135,6 +147,13 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BestRow(SweepRow):
+    """The row that ranks first, where a trial of it completed: it has a best fork."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A finished sweep. `rows` are ranked: the best score first, variants without one last."""
 
@@ -143,11 +162,11 @@ class Sweep:
     rows: tuple[SweepRow, ...]
 
     @property
-    def best(self) -> SweepRow:
+    def best(self) -> BestRow:
         """The row that ranks first. Raises `UsageError` where no trial completed."""
         if not self.rows or self.rows[0].run_id is None:
             raise UsageError(f"no trial of sweep {self.run_id!r} completed, so none is the best; look at its rows")
-        return self.rows[0]
+        return BestRow(**{name: getattr(self.rows[0], name) for name in SweepRow.__slots__})
 
     @property
     def cost(self) -> float:
@@ -231,7 +250,7 @@ def _row(variant: str, trials: Sequence[Trial]) -> SweepRow:
     scores = [trial.score for trial in completed if trial.score is not None]
     is_passing = bool(scores) and all(isinstance(score, bool) for score in scores)
     passed = sum(1 for score in scores if score)
-    best = max(completed, key=lambda trial: -1e308 if trial.score is None else trial.score, default=None)
+    best = max(completed, key=lambda trial: -inf if trial.score is None else trial.score, default=None)
     return SweepRow(
         variant=variant,
         trials=tuple(trials),
@@ -258,27 +277,39 @@ class _Spent:
         return has_cost or (budget.runs is not None and self.runs >= budget.runs)
 
 
-async def _make_trial(order: Order, variant: str, repeat: int, run_id: str) -> Trial:
+async def _make_trial(variant: VariantOrder, repeat: int, run_id: str) -> Trial:
     """Fork the source for one trial, or find the fork, and wait for its end."""
-    app = _app()
     sweep_id = task_context().run_id
-    chosen = next(known for known in order.variants if known.name == variant)
     try:
-        _, definition = await app.find_source(order.source_id)
-    except UnknownWorkflowError as error:
+        return await _trial(_app(), sweep_id, variant, repeat, run_id)
+    except (ForkValidationError, RunConflictError) as error:
+        return Trial(variant.name, repeat, error=_told(error))
+    except SatayError as error:  # The request was checked, so what is wrong with it is wrong in this process only.
         raise NotHereError(f"sweep {sweep_id!r} cannot go on in this process: {error}") from error
-    options = dict(chosen.options)
-    if chosen.input_text is not None:
-        options["workflow_input"] = definition.decode_input(chosen.input_text)
-    fork = await app.fork_for(sweep_id, order.source_id, run_id, parse_options(options))
-    error_text = None
+
+
+async def _trial(app: App, sweep_id: str, variant: VariantOrder, repeat: int, run_id: str) -> Trial:
+    _, definition = await app.find_source(variant.source_id)
+    options = dict(variant.options)
+    if variant.input_text is not None:
+        options["workflow_input"] = definition.decode_input(variant.input_text)
+    fork = await app.fork_for(sweep_id, variant.source_id, run_id, parse_options(options))
     try:
         await fork.result()
-    except asyncio.CancelledError:
-        raise
     except Exception as error:
-        error_text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return await _ended_trial(app, variant, repeat, run_id, error_text)
+        trial = await _ended_trial(app, variant.name, repeat, run_id, _told(error))
+        if (trial.status is not None and trial.status.is_terminal) or isinstance(error, _STOPS_A_TRIAL):
+            return trial
+        raise
+    return await _ended_trial(app, variant.name, repeat, run_id, None)
+
+
+_STOPS_A_TRIAL: Final = (NondeterminismError, NeedsDecisionError)
+"""What keeps a fork from going on in any process. A sweep does not wait for someone to mend it."""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: str | None) -> Trial:
@@ -293,13 +324,14 @@ async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: 
 async def _judge_trial(reference: str, run_id: str) -> Score:
     """Have the judge score the result of a fork."""
     sweep_id = task_context().run_id
-    judge = _find_judge(sweep_id, reference)
+    app = _app()
+    judge = _find_judge(app, sweep_id, reference)
     if judge is None:
         raise NotHereError(
-            f"sweep {sweep_id!r} cannot go on in this process: it does not know the judge {reference!r}; import it, or "
+            f"sweep {sweep_id!r} cannot go on in this process: it does not know the judge, {reference}; import it, or "
             f"call satay.sweep(..., run_id={sweep_id!r}, score=...) again"
         )
-    scored: object = judge(await _app().handle(run_id).result())
+    scored: object = judge(await app.handle(run_id).result())
     score: object = await scored if inspect.isawaitable(scored) else scored
     if score is None or isinstance(score, bool):
         return score
@@ -308,7 +340,7 @@ async def _judge_trial(reference: str, run_id: str) -> Score:
     return float(score)
 
 
-make_trial: Final[Task[[Order, str, int, str], Trial]] = tasks.add(
+make_trial: Final[Task[[VariantOrder, int, str], Trial]] = tasks.add(
     Task(_make_trial, f"{SWEEP}.trial", Effect.IDEMPOTENT, RetryPolicy(), None, "json")
 )
 judge_trial: Final[Task[[str, str], Score]] = tasks.add(
@@ -321,23 +353,26 @@ async def sweep_body(order: Order) -> tuple[Trial, ...]:
     sweep_id = require_schedule("a sweep").run_id
     gate = asyncio.Semaphore(order.concurrency)
     spent = _Spent()
-    planned = [(variant.name, repeat) for repeat in range(order.repeats) for variant in order.variants]
-    return tuple(await asyncio.gather(*(_one(order, name, repeat, sweep_id, gate, spent) for name, repeat in planned)))
+    planned = [(variant, repeat) for repeat in range(order.repeats) for variant in order.variants]
+    trials = (_one(order, variant, repeat, sweep_id, gate, spent) for variant, repeat in planned)
+    return tuple(await asyncio.gather(*trials))
 
 
-async def _one(order: Order, variant: str, repeat: int, sweep_id: str, gate: asyncio.Semaphore, spent: _Spent) -> Trial:
+async def _one(
+    order: Order, variant: VariantOrder, repeat: int, sweep_id: str, gate: asyncio.Semaphore, spent: _Spent
+) -> Trial:
     async with gate:
         if spent.is_enough(order.budget):
-            return Trial(variant, repeat)
+            return Trial(variant.name, repeat)
         spent.runs += 1
-        trial = await make_trial(order, variant, repeat, trial_id(sweep_id, variant, repeat))
+        trial = await make_trial(variant, repeat, trial_id(sweep_id, variant.name, repeat))
         spent.cost += trial.cost
         if order.judge is None or trial.status is not RunStatus.COMPLETED or trial.run_id is None:
             return trial
         try:
             return replace(trial, score=await judge_trial(order.judge, trial.run_id))
         except Exception as error:
-            return replace(trial, error=f"could not be scored: {type(error).__name__}: {error}".partition("\n")[0])
+            return replace(trial, error=f"could not be scored: {_told(error)}")
 
 
 def trial_id(sweep_id: str, variant: str, repeat: int) -> str:
@@ -345,44 +380,53 @@ def trial_id(sweep_id: str, variant: str, repeat: int) -> str:
     return f"{sweep_id}/{variant}:{repeat}"
 
 
-def sweep_workflow() -> Workflow[[Order], tuple[Trial, ...]]:
-    """The workflow that a sweep is. It is registered when it is first asked for.
-
-    Else a process that merely recovers runs would take sweeps over whose code it does not have.
-    """
-    known: Workflow[[Order], tuple[Trial, ...]] | None = workflows.get(SWEEP)
-    if known is None:
-        known = workflows.add(Workflow(sweep_body, SWEEP))
-    return known
+sweep_workflow: Final = Workflow(sweep_body, SWEEP)
+workflows.offer(sweep_workflow)
 
 
 # --- judges -----------------------------------------------------------------------------------------------------------
 
 
-_judges: dict[str, Judge] = {}
+_judges: "WeakKeyDictionary[App, dict[str, Judge]]" = WeakKeyDictionary()
 """What scores the sweeps that were asked for in this process, by the id of the sweep."""
+
+_GIVEN: Final = "given"
+"""How a judge is referred to that only the caller of `sweep` can give."""
 
 
 def _reference(judge: Judge) -> str:
-    """How a judge is named in the journal, so that another process can find it."""
+    """How a judge is named in the journal, so that another process can find it, or knows that it cannot."""
     if isinstance(judge, Task):
         return f"task {judge.name}"
-    return f"{getattr(judge, '__module__', '')}:{getattr(judge, '__qualname__', type(judge).__qualname__)}"
+    named = getattr(judge, "__qualname__", type(judge).__qualname__)
+    place = f"{getattr(judge, '__module__', '')}:{named}"
+    return f"function {place}" if _found(place) is judge else f"{_GIVEN} {place}"
 
 
-def _find_judge(sweep_id: str, reference: str) -> Judge | None:
-    """The judge: as it was given here, else the task or the function of an imported module that has the name."""
-    given = _judges.get(sweep_id)
-    if given is not None:
-        return given
-    if reference.startswith("task "):
-        named: Judge | None = tasks.get(reference.removeprefix("task "))
-        return named
-    module, _, path = reference.partition(":")
+def _found(place: str) -> Any:
+    """What an imported module has under a name; None if it has nothing."""
+    module, _, path = place.partition(":")
     found: Any = sys.modules.get(module)
     for name in path.split("."):
         found = getattr(found, name, None)
-    return found if callable(found) else None
+    return found
+
+
+def _find_judge(app: App, sweep_id: str, reference: str) -> Judge | None:
+    """The judge: as it was given here, else the task or the function of an imported module that has the name."""
+    given = _judges.get(app, {}).get(sweep_id)
+    if given is not None:
+        return given
+    kind, _, place = reference.partition(" ")
+    match kind:
+        case "task":
+            named: Judge | None = tasks.get(place)
+            return named
+        case "function":
+            found = _found(place)
+            return found if callable(found) else None
+        case _:
+            return None
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------
@@ -403,24 +447,38 @@ async def run_sweep(
     if score is not None and not callable(score):
         raise InvalidValueError(f"score={shown(score)} scores nothing; give a function, or a @satay.task")
     source_id, definition = await app.find_source(source)
+    sweep_id = app.new_id() if run_id is None else checked_run_id(run_id)
+    checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS)
     order = Order(
-        source_id=source_id,
         variants=tuple(await _variants(app, source_id, definition, variants, options)),
-        repeats=checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS),
+        repeats=repeats,
         concurrency=checked_count(concurrency, "concurrency of a sweep", 1, MAX_TRIALS_AT_A_TIME),
         budget=Budget() if budget is None else _checked_budget(budget),
         judge=None if score is None else _reference(score),
     )
     checked_count(len(order.variants) * repeats, "trials of a sweep", 1, MAX_TRIALS)
-    sweep_id = app.new_id() if run_id is None else run_id
-    if score is not None:
-        _judges[sweep_id] = score
-    try:
-        handle = app.start(sweep_workflow(), order, run_id=sweep_id)
+    _check_ids(sweep_id, order)
+    handle = app.start(find_workflow(SWEEP, sweep_id), order, run_id=sweep_id)
+    if score is None:
         trials = await _followed(app, handle, len(order.variants) * repeats)
-    finally:
-        _judges.pop(sweep_id, None)
+    else:
+        judges = _judges.setdefault(app, {})
+        judges.setdefault(sweep_id, score)
+        await handle  # Only now is it known that the sweep of that id is this one, and not another's.
+        judges[sweep_id] = score
+        trials = await _followed(app, handle, len(order.variants) * repeats)
+        judges.pop(sweep_id, None)  # It stays where the caller gives up: the sweep goes on.
     return Sweep(sweep_id, source_id, ranked(trials))
+
+
+def _check_ids(sweep_id: str, order: Order) -> None:
+    for variant in order.variants:
+        longest = trial_id(sweep_id, variant.name, order.repeats - 1)
+        if not RUN_ID_PATTERN.fullmatch(longest):
+            raise InvalidValueError(
+                f"variant {shown(variant.name)} of sweep {sweep_id!r} would be run {shown(longest)}, which is no run "
+                "id; give a shorter name of letters, digits and _.=@+-"
+            )
 
 
 def _checked_budget(budget: object) -> Budget:
@@ -436,7 +494,7 @@ async def _variants(
         raise InvalidValueError(f"variants={shown(variants)}; give a mapping of names to inputs or satay.Variant(...)")
     ordered = []
     for name, given in variants.items():
-        if not isinstance(name, str) or "~" in name or not RUN_ID_PATTERN.fullmatch(f"sweep/{name}:0"):
+        if not isinstance(name, str) or "~" in name or not RUN_ID_PATTERN.fullmatch(name):
             raise InvalidValueError(f"variant {shown(name)} cannot be part of a run id; use letters, digits and _.=@+-")
         own = given.options if isinstance(given, Variant) else {"workflow_input": given}
         request = parse_options({**options, **own})
@@ -446,7 +504,7 @@ async def _variants(
         plain = request.to_options()
         given_input = plain.pop("workflow_input", MISSING)
         text = None if given_input is MISSING else definition.encode_input(given_input)
-        ordered.append(VariantOrder(name, text, plain))
+        ordered.append(VariantOrder(source_id, name, text, plain))
     return ordered
 
 
@@ -460,7 +518,7 @@ async def _followed(app: App, handle: RunHandle[tuple[Trial, ...]], trials: int)
         return await handle.result()
     finally:
         watching.cancel()
-        await asyncio.wait([watching])
+        await asyncio.gather(watching, return_exceptions=True)
         progress.close()
 
 

@@ -87,8 +87,9 @@ def test_the_demo_tells_its_story_within_one_screen(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_about_tests_is_a_test_file_that_passes(tmp_path: Path) -> None:
-    recipe = ROOT / "recipes" / "08_test_your_workflow.py"
+@pytest.mark.parametrize("name", ["08_test_your_workflow", "11_regression_test"])
+def test_a_recipe_about_tests_is_a_test_file_that_passes(name: str, tmp_path: Path) -> None:
+    recipe = ROOT / "recipes" / f"{name}.py"
     outcome = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(recipe), place=tmp_path)
 
     assert (0, "") == (outcome.exit_code, outcome.complaints), outcome.output

@@ -22,6 +22,7 @@ from tests.benchmarks import (
     parking,
     resuming,
     sequential,
+    sweeping,
 )
 from tests.benchmarks.bench import FULL, SHORT, Bench, Scale
 from tests.benchmarks.figures import Figure
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Figure]]]] = {
     "parallel": parallel.measure,
     "resuming": resuming.measure,
     "forking": forking.measure,
+    "sweeping": sweeping.measure,
     "judging": judging.measure,
     "importing": importing.measure,
     "listing": listing.measure,
