@@ -452,10 +452,14 @@ def _records(source: _Source, cut: Cut, fork_id: str, blobs: Mapping[str, str], 
 
 
 def _moment(source: _Source, cut: Cut) -> int | None:
-    """When the first entry was written that the cut leaves out: until then, no child can depend on it.
+    """When the first entry was written that the cut leaves out; None where no child is outstanding at the cut.
 
-    Where that entry made the source a fork, all that is kept is of an ancestor, and so are the children.
+    Until then, no child can depend on it. Where that entry made the source a fork, all that is kept is of an ancestor,
+    and so are the children.
     """
+    outstanding = source.recorded.prefix(cut.through_seq).outstanding.values()
+    if all(entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED for entry in outstanding):
+        return None
     left_out = source.entries[cut.through_seq] if cut.through_seq < len(source.entries) else None
     if left_out is not None and left_out.type == EntryType.RUN_FORKED:
         return read_head(left_out).get("as_of")
