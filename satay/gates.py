@@ -4,6 +4,7 @@ All attempts begin here, first ones, retries, and those after a crash, so that n
 """
 
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from satay.differences import find_differences
 from satay.drive import Drive
 from satay.effects import WHOLE_SOURCE, ForkTerms, Ruling, ToolPolicy
 from satay.errors import JournalError, RunNotFoundError
+from satay.histories import read_head
 from satay.model import CallId, Entry, EntryType
 from satay.outcomes import encode_refusal
 from satay.replay import blob_reference, outcome_call, recorded_call, value_text
@@ -79,7 +81,9 @@ class Gate:
             self._host.step(drive.stop, error)
             return
         outcome = recorded.outcome
-        facts = f'"call":{call.seq},"reused_from":{json_quote(str(terms.source_id))},"reused_seq":{outcome.seq}'
+        used = read_head(outcome).get("usage")
+        usage = "" if used is None else f',"usage":{json.dumps(used, separators=(",", ":"))}'
+        facts = f'"call":{call.seq},"reused_from":{json_quote(str(terms.source_id))},"reused_seq":{outcome.seq}{usage}'
         self._host.step(drive.arrive, Arrival(outcome.type, call, facts, text))
 
     async def _recorded(self, terms: ForkTerms, call: TaskCall) -> _Recorded | None:

@@ -316,7 +316,8 @@ async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: 
     summary = await app.run(run_id)
     entries = await app.entries_after(run_id, summary.fork_seq or 0)
     used = [read_head(entry) for entry in entries if '"usage":' in entry.payload]
-    cost = fsum(use["cost"] for head in used if "kept" not in head for use in head.get("usage", ()))
+    own = (head for head in used if "kept" not in head and "reused_from" not in head)
+    cost = fsum(use["cost"] for head in own for use in head.get("usage", ()))
     seconds = (summary.updated_at - summary.created_at).total_seconds()
     return Trial(variant, repeat, run_id, summary.status, None, cost, seconds, error)
 

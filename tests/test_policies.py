@@ -601,3 +601,38 @@ async def cleaning(outbox: str) -> None:
         await satay.wait_for_event("never")
     finally:
         await send_external(outbox, "goodbye")
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+@satay.task(name="policies.ask_model")
+async def ask_model(question: str) -> str:
+    satay.task_context().record_usage(model="m", input_tokens=10, output_tokens=5, cost=0.25)
+    return question.upper()
+
+
+@satay.workflow(name="policies.asking")
+async def asking(question: str) -> str:
+    return await ask_model(await draft_question(question))
+
+
+@satay.task(name="policies.draft_question")
+async def draft_question(question: str) -> str:
+    return question
+
+
+def test_what_a_replayed_call_cost_in_the_source_is_saved_and_not_the_forks_own(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(asking, "why", run_id="src").result()
+            policies = {"policies.ask_model": "replay"}
+            fork = await satay.fork("src", before_task=draft_question, tool_policies=policies)
+            assert "WHY" == await fork.result()
+            comparison = await satay.compare("src", fork.run_id)
+
+        assert comparison.other.reused is not None
+        assert (1, 0.25) == (comparison.other.reused.by_policy, comparison.other.reused.usage.cost)
+        assert 0.0 == comparison.other.own_usage.cost
+
+    in_loop(check())
