@@ -26,7 +26,7 @@ from satay.errors import (
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
 from satay.laboratory import Experiment, Laboratory
-from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing
+from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord
 from satay.origin import has_input
 from satay.plans import ForkPlan
 from satay.primitives import event_name
@@ -322,22 +322,23 @@ class App(Reader):
             raise
         return ForkHandle(self, fork_id, definition.result_codec, receipt)
 
-    async def find_source(self, source: RunOrId) -> tuple[str, Workflow[..., Any]]:
-        """The id of a run to fork, and its workflow. Raises `UnknownWorkflowError` where it is not imported."""
+    async def find_source(self, source: RunOrId) -> tuple[RunRecord, Workflow[..., Any]]:
+        """The row of a run to fork, and its workflow. Raises `UnknownWorkflowError` where it is not imported."""
         record = await self._record(await self._id_of(source))
-        return record.run_id, find_workflow(record.workflow, record.run_id)
+        return record, find_workflow(record.workflow, record.run_id)
 
-    async def check_fork(self, source_id: str, request: ForkRequest) -> None:
-        """Find what is wrong with a fork that is asked for, before anything is made. Raises what `fork` raises."""
+    async def check_fork(self, source: RunRecord, request: ForkRequest) -> None:
+        """Raise what is wrong with a fork that is asked for, before anything is made."""
         scheduler = await self._ready()
-        await scheduler.forks.check(await self._record(source_id), request)
+        await scheduler.forks.check(source, request)
 
-    async def fork_for(self, parent_id: str, source_id: str, run_id: str, request: ForkRequest) -> ForkHandle[Any]:
-        """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
+    async def fork_for(
+        self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: ForkRequest
+    ) -> ForkHandle[Any]:
+        """Fork a run as the child of another one, which asks it to cancel when it ends itself."""
         scheduler = await self._ready()
-        record = await self._record(source_id)
-        receipt = await self._begin(scheduler.forks.make(record, request, run_id, parent_id))
-        return ForkHandle(self, run_id, None, receipt)
+        receipt = await self._begin(scheduler.forks.make(source, request, run_id, parent_id))
+        return ForkHandle(self, run_id, definition.result_codec, receipt)
 
     def new_id(self) -> str:
         """An id for a run."""

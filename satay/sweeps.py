@@ -32,7 +32,7 @@ from satay.errors import (
 )
 from satay.handles import RunHandle, RunOrId
 from satay.histories import read_head
-from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunStatus
+from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunRecord, RunStatus
 from satay.progress import Progress, terminal_progress
 from satay.requests import ForkOptions, parse_options
 from satay.retries import RetryPolicy
@@ -289,11 +289,11 @@ async def _make_trial(variant: VariantOrder, repeat: int, run_id: str) -> Trial:
 
 
 async def _trial(app: App, sweep_id: str, variant: VariantOrder, repeat: int, run_id: str) -> Trial:
-    _, definition = await app.find_source(variant.source_id)
+    source, definition = await app.find_source(variant.source_id)
     options = dict(variant.options)
     if variant.input_text is not None:
         options["workflow_input"] = definition.decode_input(variant.input_text)
-    fork = await app.fork_for(sweep_id, variant.source_id, run_id, parse_options(options))
+    fork = await app.fork_for(sweep_id, source, definition, run_id, parse_options(options))
     try:
         await fork.result()
     except Exception as error:
@@ -447,11 +447,11 @@ async def run_sweep(
     """Make a sweep, or go on with it, and wait for its end; see `satay.sweep`."""
     if score is not None and not callable(score):
         raise InvalidValueError(f"score={shown(score)} scores nothing; give a function, or a @satay.task")
-    source_id, definition = await app.find_source(source)
+    found, definition = await app.find_source(source)
     sweep_id = app.new_id() if run_id is None else checked_run_id(run_id)
     checked_count(repeats, "repeats of a sweep", 1, MAX_TRIALS)
     order = Order(
-        variants=tuple(await _variants(app, source_id, definition, variants, options)),
+        variants=tuple(await _variants(app, found, definition, variants, options)),
         repeats=repeats,
         concurrency=checked_count(concurrency, "concurrency of a sweep", 1, MAX_TRIALS_AT_A_TIME),
         budget=Budget() if budget is None else _checked_budget(budget),
@@ -469,7 +469,7 @@ async def run_sweep(
         judges[sweep_id] = score
         trials = await _followed(app, handle, len(order.variants) * repeats)
         judges.pop(sweep_id, None)  # It stays where the caller gives up: the sweep goes on.
-    return Sweep(sweep_id, source_id, ranked(trials))
+    return Sweep(sweep_id, found.run_id, ranked(trials))
 
 
 def _check_ids(sweep_id: str, order: Order) -> None:
@@ -489,7 +489,7 @@ def _checked_budget(budget: object) -> Budget:
 
 
 async def _variants(
-    app: App, source_id: str, definition: Workflow[..., Any], variants: object, options: Mapping[str, Any]
+    app: App, source: RunRecord, definition: Workflow[..., Any], variants: object, options: Mapping[str, Any]
 ) -> list[VariantOrder]:
     if not isinstance(variants, Mapping) or not variants:
         raise InvalidValueError(f"variants={shown(variants)}; give a mapping of names to inputs or satay.Variant(...)")
@@ -501,11 +501,11 @@ async def _variants(
         request = parse_options({**options, **own})
         if request.raises is not None:
             raise InvalidValueError("a sweep takes no raises=; fork with it, or give an override")
-        await app.check_fork(source_id, request)
+        await app.check_fork(source, request)
         plain = request.to_options()
         given_input = plain.pop("workflow_input", MISSING)
         text = None if given_input is MISSING else definition.encode_input(given_input)
-        ordered.append(VariantOrder(source_id, name, text, plain))
+        ordered.append(VariantOrder(source.run_id, name, text, plain))
     return ordered
 
 
