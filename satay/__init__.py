@@ -54,7 +54,7 @@ from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
-from satay.sweeps import Budget, Sweep, SweepRow, Trial, Variant
+from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
 from satay.verification import PrefixCheck, Problem, Verification
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "AnswerSource",
     "App",
     "Backoff",
+    "BestRow",
     "Budget",
     "CallComparison",
     "CallId",

@@ -328,14 +328,14 @@ class App(Reader):
         return record, find_workflow(record.workflow, record.run_id)
 
     async def check_fork(self, source: RunRecord, request: ForkRequest) -> None:
-        """Raise what is wrong with a fork that is asked for, before anything is made."""
+        """Raise what is wrong with a fork that is asked for, before anything is made. Raises what `fork` raises."""
         scheduler = await self._ready()
         await scheduler.forks.check(source, request)
 
     async def fork_for(
         self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: ForkRequest
     ) -> ForkHandle[Any]:
-        """Fork a run as the child of another one, which asks it to cancel when it ends itself."""
+        """Fork a run as the child of another one, which asks it to cancel when it ends itself. Raises what `fork` raises."""
         scheduler = await self._ready()
         receipt = await self._begin(scheduler.forks.make(source, request, run_id, parent_id))
         return ForkHandle(self, run_id, definition.result_codec, receipt)

@@ -116,6 +116,7 @@ OF_THE_ENGINE = {
     "ForkRequest",
     "PendingCall",
     "PendingChild",
+    "RunRecord",
     "Schedule",
     "ValueCodec",
 }

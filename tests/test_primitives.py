@@ -1186,6 +1186,7 @@ def test_a_body_that_waits_for_what_can_never_come_fails_and_names_the_line(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_body_that_never_waits_at_all_is_stuck_too(tmp_path: Path) -> None:
     @satay.workflow
     async def spins() -> None:
@@ -1197,7 +1198,7 @@ def test_a_body_that_never_waits_at_all_is_stuck_too(tmp_path: Path) -> None:
             with pytest.raises(WorkflowStuckError, match="without waiting"):
                 await app.start(spins).result()
 
-    in_loop(run())
+    in_loop(run(), seconds=100)
 
 
 def test_two_branches_that_wait_for_each_other_are_stuck(tmp_path: Path) -> None:
