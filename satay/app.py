@@ -335,7 +335,7 @@ class App(Reader):
     async def fork_for(
         self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: ForkRequest
     ) -> ForkHandle[Any]:
-        """Fork a run as the child of another one, which asks it to cancel when it ends itself. Raises what `fork` raises."""
+        """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
         scheduler = await self._ready()
         receipt = await self._begin(scheduler.forks.make(source, request, run_id, parent_id))
         return ForkHandle(self, run_id, definition.result_codec, receipt)
