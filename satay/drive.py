@@ -247,11 +247,15 @@ class Drive(Schedule):
             self._answers.forget(seq, self._again[seq].call)
 
     def _replay_slice(self) -> None:
-        if self._turn_is_over(self._recorded_turns()):
+        turns = self._recorded_turns()
+        while self._turn_is_over(turns):
+            is_slice_over = next(turns, NO_MORE) is NO_MORE  # Not yet where the body was stuck in a turn.
             if self._divergence is not None:
                 return self._diverge(self._divergence)
             if self._is_replayed:
                 return self._end_replay()
+            if is_slice_over:
+                break
         asyncio.get_running_loop().call_soon(self._continue_replay)
         return None
 

@@ -14,11 +14,11 @@ T = TypeVar("T")
 HANG_SECONDS: Final = 20.0
 
 
-def in_loop(work: Coroutine[Any, Any, T], seconds: float = HANG_SECONDS) -> T:
+def in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine, with a bound on a hang."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(HANG_SECONDS):
             return await work
 
     return asyncio.run(bounded())

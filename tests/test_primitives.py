@@ -1186,7 +1186,6 @@ def test_a_body_that_waits_for_what_can_never_come_fails_and_names_the_line(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_body_that_never_waits_at_all_is_stuck_too(tmp_path: Path) -> None:
     @satay.workflow
     async def spins() -> None:
@@ -1198,7 +1197,27 @@ def test_a_body_that_never_waits_at_all_is_stuck_too(tmp_path: Path) -> None:
             with pytest.raises(WorkflowStuckError, match="without waiting"):
                 await app.start(spins).result()
 
-    in_loop(run(), seconds=100)
+    in_loop(run())
+
+
+@pytest.mark.slow
+def test_a_body_that_never_waits_again_is_stuck_after_a_crash_too(tmp_path: Path) -> None:
+    @satay.workflow
+    async def spins_later() -> None:
+        await satay.sleep(1.0)
+        while True:  # noqa: ASYNC110  # that it polls is the point
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        faults = Faults().crash_after(type=EntryType.TIMER_CREATED)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(spins_later, run_id="r")
+            await faults.crashed
+        async with open_app(tmp_path) as app:
+            with pytest.raises(WorkflowStuckError, match="without waiting"):
+                await app.resume("r").result()
+
+    in_loop(run())
 
 
 def test_two_branches_that_wait_for_each_other_are_stuck(tmp_path: Path) -> None:
