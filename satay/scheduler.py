@@ -354,9 +354,7 @@ class Scheduler:
         """
         outcome = await attempt.run(self.clock, self._threads, self.drive_settings.allow_pickle)
         task = attempt.call.running
-        # A task that cancelled itself ends as cancelled; one that a factory of the host's started at once is not known
-        # yet. Both are left to the callback.
-        if task is None or task.cancelling():
+        if task is None:  # A factory of the host's started it at once, and it is not known yet: the callback delivers.
             return outcome
         task.remove_done_callback(on_end)
         asyncio.tasks._leave_task(self._loop, task)
@@ -381,8 +379,8 @@ class Scheduler:
         if task.cancelled():
             self._attempts.discard(task)
             call.running = None
-            cancelled_itself = not task.cancelling()
-            if cancelled_itself and drive.calls.get(call.seq) is call and not drive.is_suspended:
+            is_outstanding = drive.calls.get(call.seq) is call and not drive.is_suspended
+            if is_outstanding and not self._is_loop_ending:  # Nobody but its own code has cancelled it.
                 drive.attempt_failed(call, asyncio.CancelledError("the task cancelled itself"), attempt.usage_facts())
             return
         error = task.exception()
@@ -397,6 +395,11 @@ class Scheduler:
             drive.stop(error)
         else:
             drive.attempt_failed(call, error, attempt.usage_facts())
+
+    @property
+    def _is_loop_ending(self) -> bool:
+        """Whether the app closes, or all tasks of the loop are being cancelled, as `asyncio.run` does at its end."""
+        return self._is_closing or self._beat is None or self._beat.done() or bool(self._beat.cancelling())
 
     def stop_attempt(self, drive: Drive, call: TaskCall) -> None:
         if call.running is not None:

@@ -2030,3 +2030,33 @@ def test_dataclasses_fields_are_untouched_by_the_trip(tmp_path: Path) -> None:
         return [value.name, sorted(value.tags)]
 
     assert ["n", ["a", "b"]] == in_loop(result_of(tmp_path, asks))
+
+
+@satay.task(name="tasks.cancels_itself")
+async def cancels_itself(how: str) -> str:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    if how == "and waits":
+        await asyncio.sleep(0)
+    return "done"
+
+
+@satay.workflow(name="tasks.asks_one_that_cancels_itself")
+async def asks_one_that_cancels_itself(how: str) -> str:
+    try:
+        return await cancels_itself(how)
+    except TaskFailedError as error:
+        return error.error_type
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("and returns", "done"), ("and waits", "asyncio.exceptions:CancelledError")],
+)
+def test_a_task_that_cancels_itself_has_an_outcome(how: str, expected: str, tmp_path: Path) -> None:
+    async def run() -> str:
+        async with open_app(tmp_path) as app:
+            return await app.start(asks_one_that_cancels_itself, how).result()
+
+    assert expected == in_loop(run())
