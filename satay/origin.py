@@ -67,14 +67,6 @@ def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -
     )
 
 
-def own_fork(run_id: str, entries: Sequence[Entry]) -> Entry | None:
-    """The entry that made this run a fork; an inherited one belongs to an ancestor."""
-    for entry in entries:
-        if entry.type == EntryType.RUN_FORKED and facts(entry)["run_id"] == run_id:
-            return entry
-    return None
-
-
 def has_input(first: Entry, text: str) -> bool:
     """Whether the first entry of a run holds this input. The order of members of an object does not matter."""
     recorded = value_text(first) or blob_reference(first)

@@ -74,7 +74,10 @@ class Sources:
             self._finished.move_to_end(run_id)
             return known
         recorded = RecordedRun(await self._archive.entries(run_id))
-        if recorded.entries[-1].type in TERMINAL_ENTRIES:
+        has_ended = recorded.entries[-1].type in TERMINAL_ENTRIES
+        if (
+            has_ended and len(recorded.entries) <= MAX_REMEMBERED_ENTRIES
+        ):  # A longer one would only drive out the others.
             self._finished[run_id] = recorded
             while sum(len(kept.entries) for kept in self._finished.values()) > MAX_REMEMBERED_ENTRIES:
                 self._finished.popitem(last=False)

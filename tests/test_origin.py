@@ -12,7 +12,7 @@ from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS
 from satay.model import Entry, EntryType
-from satay.origin import Origin, fresh_fork, origin_of, own_fork, workflow_created
+from satay.origin import Origin, fresh_fork, origin_of, workflow_created
 from satay.replay import facts
 
 
@@ -86,17 +86,8 @@ def terms(intervention: Any = None) -> ForkTerms:
 
 
 def test_a_run_that_no_fork_has_to_do_with_has_no_terms() -> None:
-    assert own_fork("r", [created()]) is None
     assert origin_of("r", [created()], {}).terms is None
     assert "terms" not in facts(created())
-
-
-def test_the_entry_that_made_a_run_a_fork_is_its_own_and_not_an_ancestors() -> None:
-    entries = [created(), forked(2, "parent"), forked(3, "fork")]
-
-    assert entries[2] is own_fork("fork", entries)
-    assert entries[1] is own_fork("parent", entries)
-    assert own_fork("other", entries) is None
 
 
 INTERVENTIONS = [

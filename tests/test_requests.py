@@ -1,0 +1,38 @@
+"""What callers ask of a fork, checked."""
+
+from typing import Any
+
+import pytest
+
+import satay
+from satay.errors import InvalidValueError, UsageError
+from satay.requests import parse_options
+
+
+@satay.task(name="requests.draft")
+async def draft(topic: str) -> str:
+    return topic
+
+
+def test_a_task_stands_for_its_name() -> None:
+    assert "requests.draft" == parse_options({"before_task": draft}).cut.before_task
+
+
+def test_what_is_at_its_default_is_no_option() -> None:
+    options = {"before_task": "requests.draft", "before_ordinal": 2, "workflow_input": None, "reason": "to see"}
+
+    assert options == parse_options(options).to_options()
+
+
+def test_a_misspelled_option_is_named_with_what_it_may_have_meant() -> None:
+    with pytest.raises(UsageError, match="no option 'before_taks'; did you mean 'before_task'"):
+        parse_options({"before_taks": "x"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("on_stale", "later"), ("children", "adopt"), ("reason", 5), ("allow_unfinished", "yes"), ("keep_siblings", 1)],
+)
+def test_a_value_that_is_no_choice_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(InvalidValueError, match=option):
+        parse_options({"before_task": "requests.draft", option: value})
