@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from satay.accounts import CallSide, CallState, to_plain_or_missing
 from satay.differences import Difference, find_differences
 from satay.divergences import CallComparison, CallStatus, Explanation, explain_call, explain_ending
-from satay.histories import Reading, RecordedCall, RunHistory, read_head
+from satay.histories import Reading, RecordedCall, read_head
 from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import CallId, Entry, EntryType
 from satay.replay import blob_reference
@@ -32,16 +32,11 @@ class WantedValues(NamedTuple):
     other: set[str]
 
 
-def compare_runs(one: RunHistory, other: RunHistory) -> Comparison:
+def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
     """Compare two runs. Raises `JournalCorruptError` for a journal that cannot be read.
 
     It takes time in proportion to the entries and to the values that differ.
     """
-    return compare_readings(Reading(one), Reading(other))
-
-
-def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
-    """Compare two runs that were read."""
     shared = _shared_entries(ours.history.entries, theirs.history.entries)
     calls = tuple(_compare_call(identity, ours, theirs, shared) for identity in _merged(ours.calls, theirs.calls))
     inputs, more_inputs = _compare_values(_input_of(ours), _input_of(theirs))

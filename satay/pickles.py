@@ -52,8 +52,3 @@ class PickleCodec(ValueCodec):
 
 _PICKLE_HEAD: Final = f'{TAG_HEAD}"pickle","data":"'
 _NOT_ALLOWED: Final = "set SATAY_ALLOW_PICKLE=1 if everyone who can write to the journal may run code here"
-
-
-def pickle_codec(*, allow_pickle: bool = False) -> PickleCodec:
-    """The codec of a task with `codec="pickle"`; `allow_pickle` is what the environment says."""
-    return PickleCodec(allow_pickle=allow_pickle)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from satay.comparison import compare_all, compare_runs
+from satay.comparison import compare_all, compare_readings
 from satay.divergences import CallComparison
 from satay.failures import encode_failure
 from satay.histories import Reading, RunHistory
@@ -123,7 +123,7 @@ class Book:
 
 
 def compare(one: Book, other: Book) -> Comparison:
-    return compare_runs(one.history(), other.history())
+    return compare_readings(Reading(one.history()), Reading(other.history()))
 
 
 def statuses(comparison: Comparison) -> dict[str, str]:
