@@ -2,9 +2,10 @@
 
 from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, UsageTotal
 from satay.app import App
+from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
 from satay.context import TaskContext, Usage, task_context
 from satay.cuts import RequestedCut
-from satay.definitions import Task, Workflow, task, workflow
+from satay.definitions import Task, Workflow, effect, task, workflow
 from satay.differences import Difference, DifferenceKind
 from satay.divergences import CallComparison, CallStatus, Cause
 from satay.effects import ToolPolicy
@@ -33,6 +34,7 @@ from satay.functions import (
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
 from satay.laboratory import Experiment
+from satay.ledgers import ClaimStatus, ToolReceipt
 from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.plans import ForkPlan, PlannedCall
@@ -54,7 +56,9 @@ from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
+from satay.sessions import Session, Step, current_session, session
 from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
+from satay.transcripts import SessionStatus
 from satay.verification import PrefixCheck, Problem, Verification
 
 __all__ = [
@@ -63,6 +67,7 @@ __all__ = [
     "App",
     "Backoff",
     "BestRow",
+    "BoundaryMode",
     "Budget",
     "CallComparison",
     "CallId",
@@ -73,6 +78,7 @@ __all__ = [
     "CallStatus",
     "Cause",
     "ChildHandle",
+    "ClaimStatus",
     "ComparedRun",
     "Comparison",
     "ComparisonMatrix",
@@ -94,6 +100,7 @@ __all__ = [
     "PrefixCheck",
     "Problem",
     "Promotion",
+    "Reproducibility",
     "RequestedCut",
     "Reuse",
     "RunEvent",
@@ -102,12 +109,17 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "SatayError",
+    "Session",
+    "SessionBoundary",
+    "SessionStatus",
     "StaleCall",
+    "Step",
     "Sweep",
     "SweepRow",
     "Task",
     "TaskContext",
     "ToolPolicy",
+    "ToolReceipt",
     "Trial",
     "Usage",
     "UsageTotal",
@@ -117,7 +129,9 @@ __all__ = [
     "cancel",
     "compare",
     "continue_as_new",
+    "current_session",
     "decide",
+    "effect",
     "experiment",
     "fork",
     "gather",
@@ -134,6 +148,7 @@ __all__ = [
     "run",
     "run_app",
     "send_event",
+    "session",
     "set_outcome",
     "sleep",
     "start",

@@ -148,6 +148,10 @@ class App(Reader):
         """Whether the app was opened on this event loop, and is not closed."""
         return self._loop is loop and not self.is_closed
 
+    async def scheduler(self) -> Scheduler:
+        """What drives runs, and holds sessions, once the journal is open. Raises `AppClosedError`."""
+        return await self._ready()
+
     async def _ready(self) -> Scheduler:
         if self._opening is not None:
             await asyncio.shield(self._opening)

@@ -1,19 +1,13 @@
 """Reads what a journal holds of whole runs: all entries, large values, how a run ended."""
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
-from satay.model import Entry, EntryType, RunRecord, RunStatus
+from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus
 from satay.replay import blob_reference, facts, reading, value_text
-
-_ENDINGS: Final[dict[str, RunStatus]] = {
-    EntryType.WORKFLOW_COMPLETED: RunStatus.COMPLETED,
-    EntryType.WORKFLOW_FAILED: RunStatus.FAILED,
-    EntryType.WORKFLOW_CANCELLED: RunStatus.CANCELLED,
-}
 
 
 class Ending(NamedTuple):
@@ -79,6 +73,22 @@ class Archive:
                 seq=None if entry is None else entry.seq,
             ) from error
 
+    async def texts(self, run_id: str, seqs: Sequence[int]) -> list[str]:
+        """The texts of the values of some entries of a run, which are in order."""
+        found: list[Entry] = []
+        wanted, after = set(seqs), seqs[0] - 1
+        while after < seqs[-1]:
+            page = await self.journal.read(run_id, after=after, limit=min(MAX_PAGE, seqs[-1] - after))
+            if not page:
+                break
+            found += (entry for entry in page if entry.seq in wanted)
+            after = page[-1].seq
+        if len(found) != len(wanted):
+            raise JournalCorruptError(f"run {run_id!r} lacks entries among {seqs[0]} to {seqs[-1]}", run_id=run_id)
+        references = {digest for entry in found if (digest := blob_reference(entry)) is not None}
+        blobs = await self.values(run_id, found, references) if references else {}
+        return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
+
     async def receipt_text(self, run_id: str) -> str | None:
         """The stored receipt of a fork; None for a run that is no fork."""
         record = await self.record(run_id)
@@ -93,7 +103,7 @@ class Archive:
     async def ending(self, run_id: str) -> Ending:
         """How a run that has ended did. The last entry alone says so: a row that was read before it may be older."""
         last = await self.journal.last(run_id)
-        status = None if last is None else _ENDINGS.get(last.type)
+        status = None if last is None else STATUS_OF_ENDING.get(last.type)
         if last is None or status is None:
             raise JournalCorruptError(
                 f"run {run_id!r} is said to have ended, but its journal does not end so", run_id=run_id

@@ -5,43 +5,64 @@ import inspect
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
 from satay.context import TaskContext, current_attempt
 from satay.definitions import Task
-from satay.drive import Drive
-from satay.effects import Effect, ToolPolicy, idempotency_key
+from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, idempotency_key
 from satay.errors import EncodeError, TaskTimeoutError
 from satay.inputs import InputCodec
 from satay.outcomes import blocked_error, encode_refusal
 from satay.threads import ThreadPool
 
 
+class AttemptedRun(Protocol):
+    """The run or the session that an attempt belongs to."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def root_run_id(self) -> str: ...
+
+    @property
+    def intervention(self) -> Any: ...
+
+    @property
+    def terms(self) -> ForkTerms | None: ...
+
+    def ruling(self, task: Task[..., Any]) -> Ruling | None: ...
+
+
 class Attempt:
-    """An attempt that runs on the host's loop. `run` returns the result's text and its decoded copy."""
+    """An attempt that runs on the host's loop. `run` returns the result's text and its decoded copy.
 
-    __slots__ = ("_context", "_drive", "call")
+    `has_returned` says that the function did: an error after that is about its result.
+    """
 
-    def __init__(self, drive: Drive, call: TaskCall) -> None:
-        self._drive = drive
+    __slots__ = ("_context", "_run", "call", "has_returned")
+
+    def __init__(self, run: AttemptedRun, call: TaskCall) -> None:
+        self._run = run
         self.call = call
+        self.has_returned = False
         self._context: TaskContext | None = None
 
     def task_context(self) -> TaskContext:
         if self._context is None:
-            call, drive = self.call, self._drive
+            call, run = self.call, self._run
             occurrence = call.occurrence
             self._context = TaskContext(
-                run_id=drive.run_id,
+                run_id=run.run_id,
                 task=call.name,
                 ordinal=occurrence if isinstance(occurrence, int) else None,
                 key=occurrence if isinstance(occurrence, str) else None,
                 attempt=call.attempt,
-                idempotency_key=idempotency_key(drive.root_run_id, call.identity),
-                fork_idempotency_key=idempotency_key(drive.run_id, call.identity),
-                intervention=drive.intervention,
+                idempotency_key=idempotency_key(run.root_run_id, call.identity),
+                fork_idempotency_key=idempotency_key(run.run_id, call.identity),
+                intervention=run.intervention,
             )
         return self._context
 
@@ -50,7 +71,7 @@ class Attempt:
 
         There is no recorded call that could be refused or replayed; so what must not run is an error there.
         """
-        ruling, terms = self._drive.ruling(task), self._drive.terms
+        ruling, terms = self._run.ruling(task), self._run.terms
         if ruling is None or terms is None or ruling.policy in (ToolPolicy.AUTO, ToolPolicy.LIVE):
             return
         reason = f"{ruling.reason}, and task {self.call.name!r} called it itself"
@@ -67,6 +88,7 @@ class Attempt:
             result = await task.fn(*args, **kwargs)
         else:
             result = await threads.run(partial(task.fn, *args, **kwargs), task.name)
+        self.has_returned = True
         if not task.is_async and inspect.isawaitable(result):
             raise _refused(result, task.name)
         return task.result_codec.encode_and_decode(result, task.result_where)

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 from satay.accounts import CallSide, CallState, to_plain_or_missing
 from satay.differences import Difference, find_differences
 from satay.divergences import CallComparison, CallStatus, Explanation, explain_call, explain_ending
-from satay.histories import Reading, RecordedCall, read_head
+from satay.histories import Reading, RecordedCall
 from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import CallId, Entry, EntryType
-from satay.replay import blob_reference
+from satay.replay import blob_reference, read_head
 from satay.reports import Comparison
 
 MAX_LARGE_VALUES: Final = 20

@@ -5,7 +5,7 @@ without being handed anything.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -146,6 +146,15 @@ class Attempt(Protocol):
         """Raise `TaskBlockedError` where the run may not run that task, which the task at hand calls itself."""
         ...
 
+
+class ToolCaller(Protocol):
+    """A session, as far as a task that is called in it needs to know."""
+
+    def call_task(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]: ...
+
+
+session_of_block: ContextVar[ToolCaller | None] = ContextVar("satay_session_of_block", default=None)
+"""The session in whose `async with` block the code runs."""
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("satay_current_attempt", default=None)
 

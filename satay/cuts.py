@@ -36,7 +36,10 @@ class CutRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestedCut:
-    """Where a fork was asked to begin. One of the `before_…`, `after_task`, `at` and `fork_point_seq`, or none."""
+    """Where a fork was asked to begin. One of the `before_…`, `after_task`, `at` and `fork_point_seq`, or none.
+
+    In a session it is `at_step`, in one of the boundary modes.
+    """
 
     before_task: str | None = None
     before_event: str | None = None
@@ -50,6 +53,8 @@ class RequestedCut:
     fork_point_seq: int | None = None
     keep_siblings: bool = False
     on_stale: str = "keep"
+    at_step: int | None = None
+    boundary: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for, without what was left at its default."""

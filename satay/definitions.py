@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 
 from satay.arguments import check_is_run, checked_count, checked_duration, checked_errors, name_problem, shown
 from satay.codec import ValueCodec
-from satay.context import Schedule, current_attempt, current_schedule
+from satay.context import Schedule, current_attempt, current_schedule, session_of_block
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
@@ -40,8 +40,9 @@ _CODE_VERSION_LENGTH = 12
 class Task(Generic[P, R]):
     """A function whose calls inside a workflow are durable.
 
-    Inside a workflow body `await task(...)` is recorded, retried, and answered from the journal on replay. Anywhere
-    else, and inside another task, `task(...)` is the plain function call. `fn` is the function itself.
+    Inside a workflow body, and in the block of a session, `await task(...)` is recorded, retried, and answered from the
+    journal when it is asked for again. Anywhere else, and inside another task, `task(...)` is the plain function call.
+    `fn` is the function itself.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Task(Generic[P, R]):
         self.policy = policy
         self.timeout = timeout
         self.codec_name = codec
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(vars(type(fn)).get("__call__"))
         self.head = f'"task":{json_quote(name)}'
         self.tail = ("" if effect is Effect.UNDECLARED else f',"effect":"{effect}"') + (
             ',"codec":"pickle"' if codec == "pickle" else ""
@@ -68,6 +69,10 @@ class Task(Generic[P, R]):
         self.result_where = f"the result of task {name!r}"
         self._call = _under_name(Task.call_durably, f"satay.task {name}")
         functools.update_wrapper(self, fn)
+
+    def renamed(self, name: str) -> "Task[P, R]":
+        """The same task under another name, which is not registered."""
+        return Task(self.fn, name, self.effect, self.policy, self.timeout, self.codec_name)
 
     @functools.cached_property
     def input_codec(self) -> "InputCodec | PickledInputCodec":
@@ -83,6 +88,9 @@ class Task(Generic[P, R]):
         schedule = current_schedule()
         if schedule is None:
             attempt = current_attempt.get()
+            session = None if attempt is not None else session_of_block.get()
+            if session is not None:
+                return session.call_task(self, args, kwargs)
             if attempt is not None:
                 attempt.check_policy(self)
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
@@ -161,7 +169,7 @@ class Workflow(Generic[P, R]):
     @functools.cached_property
     def code_version(self) -> str:
         """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the workflow."""
-        return os.environ.get("SATAY_CODE_VERSION") or _source_version(inspect.getsourcefile(self.fn))
+        return os.environ.get("SATAY_CODE_VERSION") or source_version(self.fn)
 
     def encode_input(self, input: Any) -> str:
         """An input as recorded; `MISSING` is recorded as no input, which is not the same as None."""
@@ -244,19 +252,63 @@ def task(
         if codec not in ("json", "pickle"):
             raise RegistrationError(f"task {task_name!r} asks for codec={codec!r}; it can be 'json' or 'pickle'")
         declared = parse_effect(effect, task_name)
-        policy = RetryPolicy(
-            retries=checked_count(retries, f"retries of task {task_name!r}", 0, MAX_RETRIES),
-            backoff=_parse_backoff(backoff, task_name),
-            retry_on=checked_errors(retry_on, f"retry_on of task {task_name!r}"),
-            no_retry_on=(
-                *checked_errors(no_retry_on, f"no_retry_on of task {task_name!r}"),
-                *unclear_errors(declared),
-            ),
-        )
-        bound = None if timeout is None else checked_duration(timeout, f"timeout of task {task_name!r}")
-        return tasks.add(Task(fn, task_name, declared, policy, bound, codec))
+        policy = _retry_policy(task_name, declared, retries, backoff, retry_on, no_retry_on)
+        return tasks.add(Task(fn, task_name, declared, policy, _checked_timeout(timeout, task_name), codec))
 
     return decorate if fn is None else decorate(fn)
+
+
+def effect(
+    fn: Callable[P, Awaitable[R]] | Callable[P, R],
+    /,
+    *,
+    name: str | None = None,
+    effect: Literal["pure", "idempotent", "external"] | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    timeout: float | timedelta | None = None,
+) -> Task[P, R]:
+    """Wrap any callable, also a method or one of a library's, so that sessions ledger its calls as those of a task.
+
+    Everywhere else it stays as it is. The options are those of `@satay.task`. `name` is needed where the callable has
+    none of its own.
+
+    Raises `RegistrationError` for what cannot be called or has no name, `InvalidValueError` for a number that cannot be
+    honoured.
+    """
+    if isinstance(fn, Task):
+        return fn
+    if not callable(fn):
+        raise RegistrationError(f"satay.effect() was given {shown(fn)}, which cannot be called")
+    found = getattr(fn, "__qualname__", None) if name is None else name
+    chosen = _LOCALS.sub("", found) if isinstance(found, str) else found
+    problem = name_problem(chosen)
+    if problem:
+        raise RegistrationError(f"satay.effect({shown(fn)}) needs name=, a name for the tool; {problem}")
+    tool = str(chosen)
+    declared = parse_effect(effect, tool)
+    policy = _retry_policy(tool, declared, retries, backoff, Exception, ())
+    return Task(fn, tool, declared, policy, _checked_timeout(timeout, tool), "json")
+
+
+def _retry_policy(
+    name: str,
+    effect: Effect,
+    retries: int,
+    backoff: Backoff | float | None,
+    retry_on: object,
+    no_retry_on: object,
+) -> RetryPolicy:
+    return RetryPolicy(
+        retries=checked_count(retries, f"retries of task {name!r}", 0, MAX_RETRIES),
+        backoff=_parse_backoff(backoff, name),
+        retry_on=checked_errors(retry_on, f"retry_on of task {name!r}"),
+        no_retry_on=(*checked_errors(no_retry_on, f"no_retry_on of task {name!r}"), *unclear_errors(effect)),
+    )
+
+
+def _checked_timeout(timeout: object, name: str) -> float | None:
+    return None if timeout is None else checked_duration(timeout, f"timeout of task {name!r}")
 
 
 @overload
@@ -423,8 +475,17 @@ def _parse_backoff(backoff: Backoff | float | None, task_name: str) -> Backoff:
     return Backoff(first=checked_duration(backoff, f"backoff of task {task_name!r}"))
 
 
+def source_version(fn: Callable[..., Any] | None) -> str:
+    """A digest of the source file that defines a function; `unknown` where there is none to read."""
+    try:
+        path = None if fn is None else inspect.getsourcefile(fn)
+    except TypeError:  # Built in, or an object that can be called.
+        path = None
+    return _file_version(path)
+
+
 @functools.cache
-def _source_version(path: str | None) -> str:
+def _file_version(path: str | None) -> str:
     if path is None or not Path(path).is_file():
         return "unknown"
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_CODE_VERSION_LENGTH]

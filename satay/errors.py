@@ -174,6 +174,19 @@ class ForkValidationError(RunError, ValueError):
     """A fork was asked for that cannot be made as asked; nothing was written."""
 
 
+class NoRestorableStateError(ForkValidationError):
+    """A session was to be forked with the state of a step that has none; nothing was written.
+
+    `step` is that step; `before` and `after` are the nearest steps that have a state, or None.
+    """
+
+    def __init__(self, message: str, *, run_id: str, step: int, before: int | None, after: int | None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.step = step
+        self.before = before
+        self.after = after
+
+
 class PromotionError(RunError, ValueError):
     """A run cannot be promoted: it is no fork, has not completed, or is no member of the experiment."""
 
@@ -251,6 +264,45 @@ class NeedsDecisionError(RunError):
 
 class LeaseHeldError(RunError):
     """Another live process drives the run."""
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+class SessionLostError(RunError):
+    """Another process took the session over; what this one still wanted to write was not written."""
+
+
+class SessionStateError(RunError):
+    """The function that gives a session's state failed, or gave what cannot be encoded. The step was not recorded."""
+
+
+class CallConflictError(RunError):
+    """A key names a call of a tool with other arguments than those it is made with now; `call` names the call.
+
+    `path` is the JSON path of the first difference.
+    """
+
+    def __init__(self, message: str, *, run_id: str, call: str, path: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.call = call
+        self.path = path
+
+
+class CallInProgressError(RunError):
+    """A call of a tool is being made by somebody else who has claimed it; `call` names it."""
+
+    def __init__(self, message: str, *, run_id: str, call: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.call = call
+
+
+class ClaimLostError(RunError):
+    """A claim on a call of a tool does not hold any more: the call has ended, or somebody else has claimed it."""
+
+
+class UnreadableResultError(RunError):
+    """A call of a tool was made, and what it returned could not be recorded. It is not made again."""
 
 
 # --- inside a workflow ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from satay.errors import (
     RunExistsError,
     StalePrefixError,
 )
-from satay.histories import read_head, reuse_of
+from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Lease, NewFork, NewRun, Wait, chain_digest
 from satay.model import (
     MISSING,
@@ -58,6 +58,7 @@ from satay.replay import (
     inherited_child,
     inherited_children,
     outcome_call,
+    read_head,
     reading,
     recorded_call,
     value_text,

@@ -15,10 +15,9 @@ from satay.differences import find_differences
 from satay.drive import Drive
 from satay.effects import WHOLE_SOURCE, ForkTerms, Ruling, ToolPolicy
 from satay.errors import JournalError, RunNotFoundError
-from satay.histories import read_head
 from satay.model import CallId, Entry, EntryType
 from satay.outcomes import encode_refusal
-from satay.replay import blob_reference, outcome_call, recorded_call, value_text
+from satay.replay import blob_reference, outcome_call, read_head, recorded_call, value_text
 from satay.texts import json_quote, to_plain
 
 MAX_REMEMBERED_SOURCES: Final = 8

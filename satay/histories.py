@@ -22,7 +22,15 @@ from satay.accounts import (
 from satay.clock import MICROSECONDS, to_datetime
 from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
 from satay.receipts import StaleCall
-from satay.replay import CALL_KIND, OUTCOME_TYPES, blob_reference, facts, outcome_call, reading, value_text
+from satay.replay import (
+    CALL_KIND,
+    OUTCOME_TYPES,
+    blob_reference,
+    outcome_call,
+    read_head,
+    reading,
+    value_text,
+)
 from satay.texts import dump_plain, to_plain
 
 
@@ -328,15 +336,6 @@ def reuse_of(prefix: Iterable[Entry]) -> Reuse:
         if '"usage":' in entry.payload and entry.type != EntryType.OUTCOME_KEPT:
             uses += _uses(read_head(entry))
     return Reuse(calls=len(intervals), usage=_add_up(uses), seconds=_covered(intervals) / MICROSECONDS)
-
-
-def read_head(entry: Entry) -> dict[str, Any]:
-    """The facts of an entry, without parsing the value that follows them, which may be large."""
-    text = value_text(entry)
-    if text is None:
-        return facts(entry)
-    end = entry.payload.rfind(",", 0, len(entry.payload) - len(text) - 1)
-    return {} if end < 0 else facts(entry._replace(payload=entry.payload[:end] + "}"))
 
 
 def _uses(known: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

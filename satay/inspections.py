@@ -11,13 +11,13 @@ from typing import Any, Final
 from satay.accounts import CallSide, ComparedRun
 from satay.archive import Archive
 from satay.clock import MICROSECONDS, to_datetime
-from satay.histories import Reading, RecordedCall, RunHistory, read_head
+from satay.histories import Reading, RecordedCall, RunHistory
 from satay.journal import Owner, RunQuery
 from satay.model import MISSING, CallId, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.processes import is_dead
 from satay.readers import JournalReader
 from satay.receipts import ForkReceipt
-from satay.replay import CALL_KIND, OUTCOME_TYPES, inherited_children, referenced_blobs
+from satay.replay import CALL_KIND, OUTCOME_TYPES, inherited_children, read_head, referenced_blobs
 from satay.states import Situation, StateReport, report_state
 
 MAX_RELATIVES: Final = 200

@@ -280,7 +280,10 @@ class ReadableJournal(Protocol):
         ...
 
     def abandoned(self, now: int, limit: int) -> Awaitable[list[RunRecord]]:
-        """Runs with status `running` that have no owner, or one without a row, or one that expired before `now`."""
+        """Runs with status `running` that have no owner, or one without a row, or one that expired before `now`.
+
+        Sessions are not among them: whoever owns their loop opens them anew.
+        """
         ...
 
     def messages(self, run_id: str, limit: int = MAX_PAGE) -> Awaitable[list[Message]]:
@@ -340,7 +343,8 @@ class Journal(ReadableJournal, Protocol):
         """Take a run over: epoch + 1, status `running`, `wake_at` empty.
 
         Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
-        no row or one that expired before `now`. None if the run has ended, is unknown, is held, or is an experiment.
+        no row or one that expired before `now`. None if the run has ended, is unknown, is held, or is an experiment. A
+        session that has ended can be taken over too: it is gone on with.
         """
         ...
 

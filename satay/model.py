@@ -65,6 +65,14 @@ class EntryType(StrEnum):
     MEMBER_ADDED = "MemberAdded"
     OUTCOME_RECORDED = "OutcomeRecorded"
     RUN_PROMOTED = "RunPromoted"
+    SESSION_CREATED = "SessionCreated"
+    SESSION_STARTED = "SessionStarted"
+    SESSION_RESUMED = "SessionResumed"
+    SESSION_PAUSED = "SessionPaused"
+    SESSION_COMPLETED = "SessionCompleted"
+    SESSION_CRASHED = "SessionCrashed"
+    STEP_RECORDED = "StepRecorded"
+    STATE_RECORDED = "StateRecorded"
 
 
 VALUE_FIELD: Final[dict[str, str]] = {
@@ -86,6 +94,11 @@ VALUE_FIELD: Final[dict[str, str]] = {
     EntryType.OUTCOME_OVERRIDDEN: "value",
     EntryType.CALL_REISSUED: "input",
     EntryType.MEMBER_ADDED: "delta",
+    EntryType.SESSION_CREATED: "input",
+    EntryType.SESSION_COMPLETED: "result",
+    EntryType.SESSION_CRASHED: "error",
+    EntryType.STEP_RECORDED: "content",
+    EntryType.STATE_RECORDED: "state",
 }
 """The last member of a payload, by entry type: the one that holds a user's value."""
 
@@ -94,12 +107,30 @@ TERMINAL_ENTRIES: Final = frozenset(
 )
 
 
+STATUS_OF_ENDING: Final[dict[str, RunStatus]] = {
+    EntryType.WORKFLOW_COMPLETED: RunStatus.COMPLETED,
+    EntryType.WORKFLOW_FAILED: RunStatus.FAILED,
+    EntryType.WORKFLOW_CANCELLED: RunStatus.CANCELLED,
+    EntryType.SESSION_COMPLETED: RunStatus.COMPLETED,
+    EntryType.SESSION_CRASHED: RunStatus.FAILED,
+}
+"""The entries with which journals end, and the status of a run that ends so. A session can go on after them."""
+
+
+CREATION_ENTRIES: Final = frozenset({EntryType.WORKFLOW_CREATED, EntryType.SESSION_CREATED})
+"""The entries with which the journals of runs and sessions begin."""
+
+
 FORK_ENTRIES: Final = frozenset({EntryType.RUN_FORKED, EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN})
 """The entries that making a fork writes after what the fork inherits."""
 
 
 EXPERIMENT_WORKFLOW: Final = "satay.experiment"
 """Stands in the row of an experiment, which is a journal like that of a run and which nobody ever drives."""
+
+
+SESSION_WORKFLOW: Final = "satay.session"
+"""Stands in the row of a session, whose loop the application owns: it is held by whoever has it open, not driven."""
 
 
 class Entry(NamedTuple):

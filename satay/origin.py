@@ -10,7 +10,7 @@ from satay.definitions import Workflow
 from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import JournalCorruptError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, Blob
-from satay.model import FORK_ENTRIES, Entry, EntryType
+from satay.model import CREATION_ENTRIES, FORK_ENTRIES, SESSION_WORKFLOW, Entry, EntryType
 from satay.recorder import first_entry
 from satay.replay import blob_reference, facts, value_text
 from satay.texts import json_quote
@@ -38,19 +38,29 @@ class Origin(NamedTuple):
 
 def workflow_created(definition: Workflow[..., Any], origin: Origin, at: int) -> tuple[Entry, list[Blob]]:
     """The first entry of a run."""
+    return _created(EntryType.WORKFLOW_CREATED, definition.name, definition.code_version, origin, at)
+
+
+def session_created(code_version: str, origin: Origin, at: int) -> Entry:
+    """The first entry of a session."""
+    entry, _ = _created(EntryType.SESSION_CREATED, SESSION_WORKFLOW, code_version, origin, at)
+    return entry
+
+
+def _created(type: EntryType, workflow: str, code_version: str, origin: Origin, at: int) -> tuple[Entry, list[Blob]]:
     parent = "" if origin.parent_id is None else f',"parent":{json_quote(origin.parent_id)}'
     head = (
-        f'"workflow":{json_quote(definition.name)},"code_version":{json_quote(definition.code_version)},'
+        f'"workflow":{json_quote(workflow)},"code_version":{json_quote(code_version)},'
         f'"root":{json_quote(origin.root_run_id)},"seed":{origin.seed},"started_at":{origin.started_at}{parent}'
         f"{_terms_fact(origin.terms)}"
     )
-    return first_entry(EntryType.WORKFLOW_CREATED, at, head, origin.input_text, GENESIS)
+    return first_entry(type, at, head, origin.input_text, GENESIS)
 
 
 def origin_of(run_id: str, entries: Sequence[Entry], blobs: Mapping[str, str]) -> Origin:
     """Read the constants back. Raises `JournalCorruptError` where the first entry is not what it must be."""
     first = entries[0] if entries else None
-    if first is None or first.seq != 1 or first.type != EntryType.WORKFLOW_CREATED:
+    if first is None or first.seq != 1 or first.type not in CREATION_ENTRIES:
         raise JournalCorruptError(f"the journal of run {run_id!r} does not begin with its creation", run_id=run_id)
     known = facts(first)
     text = value_text(first)

@@ -6,9 +6,10 @@ A receipt keeps the very text that was stored, so that it shows the same bytes w
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
+from satay.boundaries import SessionBoundary
 from satay.cuts import RequestedCut
 from satay.declarations import value_codec
 from satay.effects import ToolPolicy
@@ -64,6 +65,8 @@ class ForkReceipt:
     included. `saved_cost` is what the attempts behind the inherited outcomes recorded as their cost, `saved_seconds`
     the time that they took, side by side ones once.
 
+    `boundary` says of a fork of a session which step and which state it begins with; None for a fork of a run.
+
     `replayed` says that the fork was there already when it was asked for; it is not stored.
     """
 
@@ -91,6 +94,7 @@ class ForkReceipt:
     code_version: str
     saved_cost: float
     saved_seconds: float
+    boundary: SessionBoundary | None = None
     replayed: bool = field(default=False, compare=False)
     text: str = field(default="", repr=False, compare=False)
 
@@ -117,6 +121,10 @@ class ForkReceipt:
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in _NOT_STORED}
         data["requested"] = self.requested.to_dict()
         data["intervention"] = json.loads(_OPAQUE.encode(self.intervention, _INTERVENTION))
+        if self.boundary is None:
+            del data["boundary"]
+        else:
+            data["boundary"] = asdict(self.boundary)
         for name in _LISTS:
             data[name] = [{part.name: getattr(item, part.name) for part in fields(item)} for item in data[name]]
         return data
@@ -131,6 +139,8 @@ class ForkReceipt:
         data["tool_policies"] = {name: ToolPolicy(policy) for name, policy in stored["tool_policies"].items()}
         for name, record in _LISTS.items():
             data[name] = tuple(_known(record, item) for item in stored[name])
+        if "boundary" in stored:
+            data["boundary"] = SessionBoundary.from_plain(stored["boundary"])
         return cls(**data, text=text)
 
     def stored(self) -> "ForkReceipt":
@@ -155,6 +165,8 @@ class ForkReceipt:
             ("fork", self.run_id + (" (was there already)" if self.replayed else "")),
             ("of", self.source_id),
             ("cut", f"{self.cut}; kept through entry {self.resolved_seq} ({self.resolved_entry})"),
+            ("state", _show_state(self.boundary)),
+            ("reproducible", _show_reproducibility(self.boundary)),
             ("prefix digest", self.prefix_digest),
             ("inherited", f"{self.calls_inherited} calls; saved {cost}{show_seconds(self.saved_seconds)}"),
             ("in flight", ", ".join(f"{call.call}: {call.action}" for call in self.in_flight)),
@@ -166,6 +178,20 @@ class ForkReceipt:
             ("stale", stale + more),
             ("code", f"{self.source_code_version} → {self.code_version}"),
         ]
+
+
+def _show_state(boundary: SessionBoundary | None) -> str:
+    if boundary is None:
+        return ""
+    if boundary.state_step is None:
+        return f"none; goes on after step {boundary.resolved_step}"
+    return f"of step {boundary.state_step}, version {boundary.state_version}, {(boundary.state_sha256 or '')[:16]}"
+
+
+def _show_reproducibility(boundary: SessionBoundary | None) -> str:
+    if boundary is None:
+        return ""
+    return boundary.reproducibility.value + "".join(f"; {reason}" for reason in boundary.missing[:3])
 
 
 def _known(record: Any, stored: Mapping[str, Any]) -> Any:

@@ -136,6 +136,15 @@ def facts(entry: Entry) -> dict[str, Any]:
     return parsed
 
 
+def read_head(entry: Entry) -> dict[str, Any]:
+    """The facts of an entry, without parsing the value that follows them, which may be large."""
+    text = value_text(entry)
+    if text is None:
+        return facts(entry)
+    end = entry.payload.rfind(",", 0, len(entry.payload) - len(text) - 1)
+    return {} if end < 0 else facts(entry._replace(payload=entry.payload[:end] + "}"))
+
+
 def recorded_call(entry: Entry) -> CallId:
     """The identity of the call that an entry records."""
     kind = CALL_KIND[entry.type]

@@ -105,7 +105,7 @@ def parse_options(options: Mapping[str, Any]) -> ForkRequest:
     return ForkRequest(RequestedCut(**cut), **given)
 
 
-_CUT_OPTIONS: Final = frozenset(RequestedCut.__dataclass_fields__)
+_CUT_OPTIONS: Final = frozenset(RequestedCut.__dataclass_fields__) & ForkOptions.__annotations__.keys()
 
 
 def _name(given: object, option: str, kind: type[Task[..., Any] | Workflow[..., Any]]) -> object:

@@ -97,8 +97,9 @@ class Scheduler:
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._threads = ThreadPool(settings.max_threads)
+        self.threads = ThreadPool(settings.max_threads)
         self.turn_watch = TurnWatch(_tell_of_slow_turn)
+        self.open_sessions: set[str] = set()
         self._drives: dict[str, Drive] = {}
         self._parked: OrderedDict[str, Drive] = OrderedDict()
         self._taking_over: dict[str, asyncio.Task[Drive | None]] = {}
@@ -115,6 +116,11 @@ class Scheduler:
         self._is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
+
+    @property
+    def allow_pickle(self) -> bool:
+        """Whether recorded pickles may be read here."""
+        return self.drive_settings.allow_pickle
 
     # --- opening and closing ------------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class Scheduler:
 
     def _let_go(self) -> None:
         """Drop what is in memory, and tell those who wait that nothing more will come."""
-        self._threads.close()
+        self.threads.close()
         self.turn_watch.close()
         for drive in self._drives.values():
             drive.suspend()
@@ -289,12 +295,12 @@ class Scheduler:
             return None
         definition = find_workflow(record.workflow, run_id)
         # A run that waits could be claimed too. But who drove it last wakes it, and its drive may be in memory there.
-        if record.owner not in (None, self.owner_id) and not await self._is_gone(record.owner):
+        if record.owner not in (None, self.owner_id) and not await self.is_gone(record.owner):
             return None
         claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
         return None if claim is None else await self._load(claim, definition)
 
-    async def _is_gone(self, owner_id: str | None) -> bool:
+    async def is_gone(self, owner_id: str | None) -> bool:
         """Whether an owner drives no more, or may have its runs taken; one that is known to be dead is retired."""
         for owner in await self.journal.owners():
             if owner.id == owner_id:
@@ -352,7 +358,7 @@ class Scheduler:
         No task of the host may be current while a body runs, so for that moment this one is not
         (https://docs.python.org/3/library/asyncio-extending.html).
         """
-        outcome = await attempt.run(self.clock, self._threads, self.drive_settings.allow_pickle)
+        outcome = await attempt.run(self.clock, self.threads, self.drive_settings.allow_pickle)
         task = attempt.call.running
         if task is None:  # A factory of the host's started it at once, and it is not known yet: the callback delivers.
             return outcome

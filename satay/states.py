@@ -13,10 +13,9 @@ from typing import Any, Final
 from satay.accounts import read_failure
 from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import TaskBlockedError
-from satay.histories import read_head
 from satay.journal import CANCEL_REQUESTED, DECISION, TERMINATION_REQUESTED, Owner
 from satay.model import EXPERIMENT_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
-from satay.replay import inherited_children, open_calls, outcome_call, recorded_call, value_text
+from satay.replay import inherited_children, open_calls, outcome_call, read_head, recorded_call, value_text
 
 OVERDUE_SECONDS: Final = 5
 """A wake-up that is so much late is not on its way."""

@@ -31,9 +31,9 @@ from satay.errors import (
     UsageError,
 )
 from satay.handles import RunHandle, RunOrId
-from satay.histories import read_head
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunRecord, RunStatus
 from satay.progress import Progress, terminal_progress
+from satay.replay import read_head
 from satay.requests import ForkOptions, parse_options
 from satay.retries import RetryPolicy
 from satay.tables import Column, printable, show_cost, show_seconds, text_table

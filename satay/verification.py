@@ -16,16 +16,11 @@ from typing import Any, Final
 
 from satay.errors import JournalCorruptError
 from satay.journal import GENESIS, chain_digest
-from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord, RunStatus
+from satay.model import CREATION_ENTRIES, STATUS_OF_ENDING, TERMINAL_ENTRIES, Entry, EntryType, RunRecord
 from satay.replay import blob_reference, facts, value_text
 from satay.tables import printable, shorten
 
-_CREATIONS: Final = frozenset({EntryType.WORKFLOW_CREATED, EntryType.EXPERIMENT_CREATED})
-_STATUS_OF: Final[dict[str, RunStatus]] = {
-    EntryType.WORKFLOW_COMPLETED: RunStatus.COMPLETED,
-    EntryType.WORKFLOW_FAILED: RunStatus.FAILED,
-    EntryType.WORKFLOW_CANCELLED: RunStatus.CANCELLED,
-}
+_CREATIONS: Final = CREATION_ENTRIES | {EntryType.EXPERIMENT_CREATED}
 _TELLING: Final = TERMINAL_ENTRIES | {EntryType.RUN_FORKED}
 _TERMS: Final = ("source_id", "source_head", "policies", "intervention")
 _IN_RECEIPT: Final = {"policies": "tool_policies"}
@@ -271,7 +266,7 @@ class JournalCheck:
         except JournalCorruptError as error:
             self._doubt(entry, "a JSON object", str(error))
             return
-        if entry.type == EntryType.WORKFLOW_CREATED:
+        if entry.type in CREATION_ENTRIES:
             self._check_row(entry)
 
     def _check_row(self, entry: Entry) -> None:
@@ -389,8 +384,8 @@ class JournalCheck:
             self._find(Problem(1, None, EntryType.WORKFLOW_CREATED.value, "no entry"))
         elif self._record.fork_seq is not None and self._receipt_id is None:
             self._find(Problem(self._record.fork_seq + 1, None, "the fork's receipt", "none"))
-        elif last.type in TERMINAL_ENTRIES:
-            if later.status is not _STATUS_OF[last.type]:
+        elif last.type in STATUS_OF_ENDING:
+            if later.status is not STATUS_OF_ENDING[last.type]:
                 self._doubt(last, f"an end that is {later.status.value!r}, as in the run's row", last.type)
         elif self._record.status.is_terminal:
             expected = f"the end of a run that is {self._record.status.value!r}, as in its row"

@@ -118,6 +118,7 @@ OF_THE_ENGINE = {
     "PendingChild",
     "RunRecord",
     "Schedule",
+    "Scheduler",
     "ValueCodec",
 }
 """What the engine and its tests speak of, in hints of public names, and users of satay do not."""

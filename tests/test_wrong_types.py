@@ -95,6 +95,15 @@ DEFINING: Final[dict[str, Parameter]] = {
     "task.codec": (lambda v: satay.task(codec=v)(plain), nothing),
     "workflow.fn": (lambda v: satay.workflow(v), is_none),
     "workflow.name": (lambda v: satay.workflow(name=v)(plain), is_none),
+    "effect.fn": (lambda v: satay.effect(v, name="n"), callable),
+    "effect.name": (lambda v: satay.effect(plain, name=v), one_of(is_none, is_text)),
+    "effect.effect": (lambda v: satay.effect(plain, effect=v), is_none),
+    "effect.retries": (lambda v: satay.effect(plain, retries=v), is_count),
+    "effect.backoff": (lambda v: satay.effect(plain, backoff=v), one_of(is_number, is_none)),
+    "effect.timeout": (lambda v: satay.effect(plain, timeout=v), one_of(is_number, is_none)),
+    "session.session_id": (lambda v: satay.session(v), one_of(is_text, callable)),
+    "session.state_fn": (lambda v: satay.session("s", state_fn=v), one_of(is_none, callable)),
+    "session.state_interval": (lambda v: satay.session("s", state_interval=v), is_count),
     "Backoff.first": (lambda v: satay.Backoff(first=v), is_amount),
     "Backoff.factor": (lambda v: satay.Backoff(factor=v), is_amount),
     "Backoff.longest": (lambda v: satay.Backoff(longest=v), is_amount),
@@ -220,6 +229,7 @@ VALUES_OF_USERS: Final = {"input", "payload", "value", "workflow_input", "interv
 
 NOT_FOR_USERS: Final = {
     "open_later",
+    "scheduler",
     "is_open_on",
     "result",
     "new_id",

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from satay.errors import InvalidValueError, JournalCorruptError
 from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
-from satay.model import EXPERIMENT_WORKFLOW, Entry, Message, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, Message, RunRecord, RunStatus
 from satay.stores.sqlite_schema import LIVE
 
 NOBODY: Final = 0
@@ -116,7 +116,8 @@ def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
 def abandoned(connection: sqlite3.Connection, now: int, limit: int) -> list[RunRecord]:
     sql = (
         f"SELECT {RUN_COLUMNS} FROM runs LEFT JOIN owners ON owners.id = runs.owner "
-        "WHERE status = 'running' AND (owners.id IS NULL OR owners.expires_at < ?) ORDER BY key LIMIT ?"
+        f"WHERE status = 'running' AND workflow <> '{SESSION_WORKFLOW}' "
+        "AND (owners.id IS NULL OR owners.expires_at < ?) ORDER BY key LIMIT ?"
     )
     return _to_runs(connection.execute(sql, (now, page(limit))))
 

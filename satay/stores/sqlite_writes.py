@@ -27,7 +27,7 @@ from satay.journal import (
     Posted,
     Wait,
 )
-from satay.model import EXPERIMENT_WORKFLOW, TERMINAL_STATUSES, Entry, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, TERMINAL_STATUSES, Entry, RunRecord, RunStatus
 from satay.stores import sqlite_reads as reads
 from satay.stores.sqlite_reads import NOBODY, Pending
 from satay.stores.sqlite_schema import LIVE
@@ -194,8 +194,9 @@ def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
     cursor.execute(
         f"""
         UPDATE runs SET owner = :owner, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = :now
-        WHERE key = :key AND status IN {LIVE} AND workflow <> '{EXPERIMENT_WORKFLOW}' AND (
-            owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
+        WHERE key = :key AND (status IN {LIVE} OR workflow = '{SESSION_WORKFLOW}')
+            AND workflow <> '{EXPERIMENT_WORKFLOW}' AND (
+            status NOT IN {LIVE} OR owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
             OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= :now))
         """,
         {"key": before.key, "owner": takeover.owner, "now": takeover.now},

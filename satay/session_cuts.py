@@ -1,0 +1,109 @@
+"""Where a session is cut for a fork: after which step, and with which state. Never later than was asked for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from satay.boundaries import BoundaryMode, Reproducibility
+from satay.errors import ForkValidationError, NoRestorableStateError
+from satay.model import EntryType
+from satay.snapshots import Snapshot
+from satay.transcripts import LedgerCall, Transcript
+
+
+class Boundary(NamedTuple):
+    """A boundary found in a transcript: the last step and the last entry that are kept, and the state there."""
+
+    step: int
+    through_seq: int
+    snapshot: Snapshot | None
+
+
+def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boundary:
+    """Where a session is cut so that it is kept up to a step; 0 keeps nothing but its creation.
+
+    Raises `ForkValidationError` for a step that it has not recorded, `NoRestorableStateError` where a state is asked
+    for and there is none.
+    """
+    if not 0 <= step <= transcript.last_step:
+        raise ForkValidationError(
+            f"session {transcript.run_id!r} has no step {step}; "
+            + (
+                f"its steps are 1 to {transcript.last_step}"
+                if transcript.last_step
+                else "it has recorded no step, so fork it at_step=0 with boundary='lineage'"
+            ),
+            run_id=transcript.run_id,
+        )
+    match mode:
+        case BoundaryMode.LINEAGE:
+            return Boundary(step, _last_seq(transcript, step), None)
+        case BoundaryMode.EXACT:
+            snapshot = _latest_at(transcript.snapshots, step)
+            if snapshot is None or snapshot.step != step:
+                raise _not_restorable(transcript, step, "no state was recorded with it")
+        case BoundaryMode.NEAREST:
+            snapshot = _latest_at(transcript.snapshots, step)
+            if snapshot is None:
+                raise _not_restorable(transcript, step, "no state was recorded at it or before it")
+    return Boundary(snapshot.step, _last_seq(transcript, snapshot.step), snapshot)
+
+
+def _last_seq(transcript: Transcript, step: int) -> int:
+    mark = transcript.step_mark(step)
+    return 1 if mark is None else mark.last_seq
+
+
+def _latest_at(snapshots: Sequence[Snapshot], step: int) -> Snapshot | None:
+    """The latest state of a step that is not after `step`."""
+    found = [snapshot for snapshot in snapshots if snapshot.step <= step]
+    return found[-1] if found else None
+
+
+def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorableStateError:
+    steps = sorted({snapshot.step for snapshot in transcript.snapshots})
+    before = max((one for one in steps if one < step), default=None)
+    after = min((one for one in steps if one > step), default=None)
+    near = " and ".join(f"step {one}" for one in (before, after) if one is not None)
+    return NoRestorableStateError(
+        f"session {transcript.run_id!r} cannot be forked with its state at step {step}: {why}; "
+        + (f"the nearest with a state: {near}. " if near else "it has recorded no state at all. ")
+        + ("Fork there, or pass boundary='nearest'" if before is not None else "Pass boundary='lineage'")
+        + (" or 'lineage', which hands over no state" if before is not None else ", which hands over no state"),
+        run_id=transcript.run_id,
+        step=step,
+        before=before,
+        after=after,
+    )
+
+
+def open_calls_at(transcript: Transcript, seq: int) -> list[LedgerCall]:
+    """The calls of tools that were outstanding after an entry."""
+    return [
+        call
+        for call in transcript.ledger.values()
+        if call.entry.seq <= seq and (call.outcome is None or call.outcome.seq > seq)
+    ]
+
+
+def judge(
+    transcript: Transcript, boundary: Boundary, requested_step: int, code_versions: tuple[str, str]
+) -> tuple[Reproducibility, tuple[str, ...]]:
+    """How reproducible a fork is, and what is missing for more. `code_versions` are the source's and today's."""
+    if boundary.snapshot is None:
+        return Reproducibility.LINEAGE, ("no state is handed over; fork with boundary='exact' or 'nearest'",)
+    if boundary.step != requested_step:
+        return Reproducibility.APPROXIMATE, (
+            f"step {requested_step} has no state; the state is that of {boundary.step}",
+        )
+    missing = [f"call {call.identity} was outstanding" for call in open_calls_at(transcript, boundary.through_seq)]
+    missing += [
+        f"the result of call {call.identity} cannot be read"
+        for call in transcript.ledger.values()
+        if call.outcome is not None
+        and call.outcome.seq <= boundary.through_seq
+        and call.outcome.type == EntryType.TASK_COMPLETED
+        and '"unreadable":' in call.outcome.payload[:200]
+    ]
+    if code_versions[0] != code_versions[1]:
+        missing.append(f"the code is version {code_versions[1]!r} now and was {code_versions[0]!r}")
+    return (Reproducibility.STATE, tuple(missing)) if missing else (Reproducibility.COMPLETE, ())

@@ -1,0 +1,251 @@
+"""Forks of sessions: a journal is copied up to a step, and whoever opens the fork goes on after it.
+
+A step that a session inherits is forked where it was recorded, in the ancestor at whatever depth, as long as that is
+there; what the fork is made of is the same bytes either way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from satay.arguments import checked_run_id
+from satay.boundaries import BoundaryMode, SessionBoundary
+from satay.cuts import RequestedCut
+from satay.declarations import value_codec
+from satay.definitions import tasks
+from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_policies, ruling_for
+from satay.errors import JournalConflictError, RunConflictError, RunExistsError
+from satay.histories import reuse_of
+from satay.journal import NewFork, NewRun, Wait, chain_digest
+from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord
+from satay.origin import Origin, origin_of, session_created
+from satay.receipts import CallInFlight, ForkReceipt
+from satay.recorder import lay_out
+from satay.replay import read_head, reading
+from satay.session_cuts import Boundary, find_boundary, judge, open_calls_at
+from satay.session_journals import SessionHost, session_record
+from satay.texts import json_quote
+from satay.transcripts import APPROVAL, Transcript
+
+MAX_ATTEMPTS: Final = 10
+"""How often a fork is begun again because its source was written meanwhile."""
+
+_OPAQUE: Final = value_codec(Any)
+_INTERVENTION: Final = "the intervention of a fork"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionForkRequest:
+    """What a fork of a session is asked to be. `at_step` is None for the last step that is recorded."""
+
+    at_step: int | None
+    mode: BoundaryMode
+    intervention: Any = None
+    tool_policies: object = None
+    reason: str | None = None
+
+
+class _Source(NamedTuple):
+    """The session that recorded a step, read, and what the session that was asked for hands down."""
+
+    asked: RunRecord
+    record: RunRecord
+    origin: Origin
+    transcript: Transcript
+    policies: Mapping[str, ToolPolicy]
+    step: int
+
+
+async def fork_session(
+    host: SessionHost, session_id: str, fork_id: str, request: SessionForkRequest, code_version: str
+) -> ForkReceipt:
+    """Make a fork of a session, or find the one that was made for the same request under the id.
+
+    Raises `RunNotFoundError`, `RunConflictError`, `ForkValidationError`, `NoRestorableStateError` and
+    `InvalidValueError`, with nothing written.
+    """
+    checked_run_id(fork_id)
+    for _ in range(MAX_ATTEMPTS):
+        source = await _read(host, session_id, request)
+        if await host.journal.record(fork_id) is not None:
+            return await _same_fork(host, fork_id, source, request)
+        boundary = find_boundary(source.transcript, source.step, request.mode)
+        try:
+            return await _write(host, source, boundary, fork_id, request, code_version)
+        except RunExistsError:
+            return await _same_fork(host, fork_id, source, request)
+        except JournalConflictError:
+            continue
+    raise JournalConflictError(f"session {session_id!r} could not be forked: its journal changes", run_id=session_id)
+
+
+async def _read(host: SessionHost, session_id: str, request: SessionForkRequest) -> _Source:
+    asked = await session_record(host.archive, session_id)
+    origin, transcript = await _read_journal(host, session_id)
+    tools = {call.name for call in transcript.ledger}
+    inherited = {} if origin.terms is None else origin.terms.policies
+    own = {} if request.tool_policies is None else parse_policies(request.tool_policies, {*tasks.names(), *tools})
+    step = transcript.last_step if request.at_step is None else request.at_step
+    record = asked
+    while record.forked_from is not None and step <= transcript.fork_step:
+        ancestor = await host.journal.record(record.forked_from)
+        if ancestor is None:
+            break  # What it handed down is here, byte for byte.
+        record = ancestor
+        origin, transcript = await _read_journal(host, record.run_id)
+    return _Source(asked, record, origin, transcript, {**inherited, **own}, step)
+
+
+async def _read_journal(host: SessionHost, run_id: str) -> tuple[Origin, Transcript]:
+    entries = await host.archive.entries(run_id)
+    transcript = Transcript(run_id)
+    with reading(run_id):
+        transcript.read(entries)
+        return origin_of(run_id, entries, {}), transcript
+
+
+async def _write(
+    host: SessionHost, source: _Source, boundary: Boundary, fork_id: str, request: SessionForkRequest, code_version: str
+) -> ForkReceipt:
+    at = host.clock.now()
+    (last,) = await host.journal.read(source.record.run_id, after=boundary.through_seq - 1, limit=1)
+    inherited = source.origin
+    receipt = _receipt(source, boundary, last, fork_id, request, code_version)
+    terms = ForkTerms(
+        fork_id=fork_id,
+        source_id=source.record.run_id,
+        source_head=source.transcript.head,
+        cut=receipt.cut,
+        receipt_id=receipt.receipt_id,
+        policies=source.policies,
+        intervention=receipt.intervention,
+    )
+    origin = Origin(inherited.root_run_id, inherited.seed, inherited.started_at, "{}", terms=terms)
+    head = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source.record.run_id)}'
+    payload, blob = lay_out(EntryType.RUN_FORKED, head, receipt.to_json())
+    type = EntryType.RUN_FORKED.value
+    forked = Entry(last.seq + 1, type, at, payload, chain_digest(last.digest, type, at, payload))
+    run = NewRun(
+        run_id=fork_id,
+        workflow=SESSION_WORKFLOW,
+        created_at=at,
+        owner=None,
+        code_version=code_version,
+        forked_from=source.record.run_id,
+        fork_seq=boundary.through_seq,
+    )
+    await host.journal.fork(
+        NewFork(
+            run=run,
+            source_id=source.record.run_id,
+            through_seq=boundary.through_seq,
+            prefix_digest=last.digest,
+            first=session_created(code_version, origin, at),
+            after=[forked],
+            waits=_open_approvals(source.transcript, boundary.through_seq),
+            blobs=[] if blob is None else [blob],
+        )
+    )
+    return receipt
+
+
+def _open_approvals(transcript: Transcript, through_seq: int) -> list[Wait]:
+    return [
+        Wait(mark.entry.seq, APPROVAL, mark.key)
+        for mark in transcript.approvals.values()
+        if mark.entry.seq <= through_seq and (mark.answer is None or mark.answer.seq > through_seq)
+    ]
+
+
+def _receipt(
+    source: _Source,
+    boundary: Boundary,
+    last: Entry,
+    fork_id: str,
+    request: SessionForkRequest,
+    code_version: str,
+) -> ForkReceipt:
+    snapshot, transcript = boundary.snapshot, source.transcript
+    reuse = reuse_of(transcript.calls_through(boundary.through_seq))
+    grade, missing = judge(transcript, boundary, source.step, (source.record.code_version, code_version))
+    receipt = ForkReceipt(
+        run_id=fork_id,
+        source_id=source.record.run_id,
+        root_id=source.origin.root_run_id,
+        requested=RequestedCut(at_step=request.at_step, boundary=request.mode.value),
+        cut=f"after step {boundary.step}",
+        resolved_seq=boundary.through_seq,
+        resolved_entry=last.type,
+        source_head=source.transcript.head,
+        prefix_digest=last.digest.hex(),
+        calls_inherited=reuse.calls,
+        in_flight=tuple(_in_flight(source, boundary.through_seq)),
+        is_restorable=snapshot is not None,
+        input_overridden=False,
+        intervention=request.intervention,
+        tool_policies=source.policies,
+        overrides=(),
+        reason=request.reason,
+        children="fork",
+        stale_calls=(),
+        stale_count=0,
+        source_code_version=source.record.code_version,
+        code_version=code_version,
+        saved_cost=reuse.usage.cost,
+        saved_seconds=reuse.seconds,
+        boundary=SessionBoundary(
+            asked_of=source.asked.run_id,
+            requested_step=source.step,
+            resolved_step=boundary.step,
+            mode=request.mode,
+            state_step=None if snapshot is None else snapshot.step,
+            state_version=None if snapshot is None else snapshot.version,
+            state_sha256=None if snapshot is None else snapshot.sha256,
+            reproducibility=grade,
+            missing=missing,
+        ),
+    )
+    return receipt.stored()
+
+
+def _in_flight(source: _Source, through_seq: int) -> list[CallInFlight]:
+    """The calls of tools that were outstanding at the cut, and what becomes of each when the fork makes it."""
+    found = []
+    for call in open_calls_at(source.transcript, through_seq):
+        told = read_head(call.entry)
+        effect = Effect.UNDECLARED if "effect" not in told else parse_effect(told["effect"], call.identity.name)
+        policy = ruling_for(source.policies, call.identity.name, effect).policy
+        if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+            action = policy.value
+        else:
+            action = "ask" if effect is Effect.EXTERNAL and policy is ToolPolicy.AUTO else "rerun"
+        found.append(CallInFlight(str(call.identity), call.entry.seq, action))
+    return found
+
+
+async def _same_fork(host: SessionHost, fork_id: str, source: _Source, request: SessionForkRequest) -> ForkReceipt:
+    """The receipt of the fork that has the id, if it was asked for the same."""
+    text = await host.archive.receipt_text(fork_id)
+    receipt = None if text is None else ForkReceipt.from_json(text)
+    if receipt is None or receipt.boundary is None:
+        raise RunConflictError(f"run {fork_id!r} is there already; a fork needs an id of its own", run_id=fork_id)
+    there = receipt.boundary
+    pairs: dict[str, tuple[Any, Any]] = {
+        "session": (there.asked_of, source.asked.run_id),
+        "at_step": (receipt.requested.at_step, request.at_step),
+        "boundary": (there.mode, request.mode),
+        "intervention": (
+            _OPAQUE.encode(receipt.intervention, _INTERVENTION),
+            _OPAQUE.encode(request.intervention, _INTERVENTION),
+        ),
+        "tool_policies": (receipt.tool_policies, source.policies),
+        "reason": (receipt.reason, request.reason),
+    }
+    differing = [name for name, (one, other) in pairs.items() if one != other]
+    if differing:
+        raise RunConflictError(
+            f"fork {fork_id!r} is there already and was asked for differently: {', '.join(differing)} "
+            f"{'differs' if len(differing) == 1 else 'differ'}; choose another id",
+            run_id=fork_id,
+        )
+    return receipt.as_replayed()

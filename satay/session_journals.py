@@ -1,0 +1,258 @@
+"""A session's journal while it is held: everything that is written to it goes through here, in order.
+
+Entries are decided on, written and read into the transcript one append at a time. Where another process that takes part
+in the session was first, what it wrote is read, and the decision is made again. A session that was taken over writes
+nothing more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from satay.archive import Archive
+from satay.arguments import checked_run_id
+from satay.clock import Clock
+from satay.errors import (
+    JournalConflictError,
+    LeaseHeldError,
+    RunConflictError,
+    RunEndedError,
+    SessionLostError,
+)
+from satay.experiments import Draft
+from satay.journal import Journal, Lease, NewRun
+from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
+from satay.origin import Origin, origin_of, session_created
+from satay.recorder import Recorder
+from satay.replay import reading
+from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
+from satay.transcripts import SessionStatus, Transcript
+from satay.waiters import Waiters
+
+MAX_CONFLICTS: Final = 100
+"""How often a write begins again because another process that takes part in the session was first."""
+
+_AFTER: Final = {
+    SessionStatus.PAUSED: "pause",
+    SessionStatus.COMPLETED: "completion",
+    SessionStatus.CRASHED: "crash",
+}
+
+
+class SessionHost(Protocol):
+    """What sessions need of the scheduler: the journal, and the owner in whose name they hold theirs."""
+
+    archive: Archive
+    clock: Clock
+    journal: Journal
+    owner_id: str
+    open_sessions: set[str]
+    waiters: Waiters
+
+    async def is_gone(self, owner_id: str | None) -> bool: ...
+
+
+class Opened(NamedTuple):
+    """What a session's journal says where it is opened."""
+
+    lease: Lease
+    entries: Sequence[Entry]
+    origin: Origin
+
+
+class SessionJournal:
+    """A journal that is held. `is_participant`: another process holds it, and lets this one write too."""
+
+    def __init__(self, host: SessionHost, opened: Opened, *, is_participant: bool = False) -> None:
+        self.host = host
+        self.origin = opened.origin
+        self.is_participant = is_participant
+        self.is_lost = False
+        self._lease = opened.lease
+        self.transcript = Transcript(self.run_id)
+        with reading(self.run_id):
+            self.transcript.read(opened.entries)
+        self._turn = asyncio.Lock()
+        self._is_behind = False
+
+    @property
+    def run_id(self) -> str:
+        return self._lease.run_id
+
+    @property
+    def epoch(self) -> int:
+        """How often the session changed hands."""
+        return self._lease.epoch
+
+    async def write(
+        self,
+        decide: Callable[[], Sequence[Draft]],
+        *,
+        status: RunStatus | None = None,
+        wake_at: int | None = None,
+        taken: Sequence[int] = (),
+    ) -> list[Entry]:
+        """Write what `decide` makes of the transcript as it is then, in one append; answers the entries, once on disk.
+
+        `decide` may refuse by raising; it is asked again where somebody else wrote meanwhile. Raises `SessionLostError`
+        where another process has taken the session over, and a `JournalError` where the journal cannot be written.
+        """
+        async with self._turn:  # Held until the disk has it: what is decided next builds on it.
+            for _ in range(MAX_CONFLICTS):
+                if self._is_behind:
+                    await self.catch_up()
+                drafts = decide()
+                if not drafts and status is None:
+                    return []
+                entries = await self._append(drafts, status, wake_at, taken)
+                if entries is not None:
+                    return entries
+            raise JournalConflictError(
+                f"session {self.run_id!r} was written by others {MAX_CONFLICTS} times in a row; try again",
+                run_id=self.run_id,
+            )
+
+    async def _append(
+        self, drafts: Sequence[Draft], status: RunStatus | None, wake_at: int | None, taken: Sequence[int]
+    ) -> list[Entry] | None:
+        """Write; None where somebody else was first."""
+        last = self.transcript.last
+        assert last is not None, "a session has at least its creation"
+        recorder = Recorder(self._lease, self.host.clock, last)
+        entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
+        append = recorder.turn(status, wake_at)
+        append.taken = taken
+        self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
+        try:
+            await self.host.journal.append(append)
+        except JournalConflictError:
+            return None
+        self._is_behind = False
+        self.transcript.read(entries)
+        self.host.waiters.tell_of_entry(self.run_id)
+        return entries
+
+    async def catch_up(self) -> None:
+        """Read what was written since. Raises `SessionLostError` where the session was taken over, or has ended."""
+        record = await self.host.archive.record(self.run_id)
+        if record.epoch != self._lease.epoch or record.status.is_terminal:
+            self.is_lost = True
+            raise self.lost(record)
+        entries = await self.host.archive.entries(self.run_id, after=self.transcript.head)
+        with reading(self.run_id):
+            self.transcript.read(entries)
+        self._is_behind = False
+
+    def lost(self, record: RunRecord | None = None) -> SessionLostError:
+        """The error of a session that another process has."""
+        owner = "" if record is None or record.owner is None else f", by the owner {record.owner!r}"
+        return SessionLostError(
+            f"session {self.run_id!r} was taken over{owner}: this process writes nothing more to it. What it wrote "
+            "before is kept; fork the session, or open it again when the other has left it",
+            run_id=self.run_id,
+        )
+
+    async def state_text(self, snapshot: Snapshot) -> str:
+        """The text of a state."""
+        return await read_state(self.host.archive, self.transcript, snapshot)
+
+
+async def read_state(archive: Archive, transcript: Transcript, snapshot: Snapshot) -> str:
+    """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
+    run_id, chain = transcript.run_id, [snapshot]
+    while chain[-1].kind is not SnapshotKind.FULL:
+        base = chain[-1].base
+        assert base is not None, "what is not whole has a base"
+        chain.append(transcript.snapshot_of(base))
+    stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
+    texts = await archive.texts(run_id, [one.seq for one in stored])
+    with reading(run_id):
+        return rebuild_state(texts[0], texts[1:], snapshot.sha256)
+
+
+async def create_session(host: SessionHost, run_id: str, seed: int, code_version: str) -> Opened:
+    """Make a session and hold it. Raises `RunExistsError`."""
+    now = host.clock.now()
+    origin = Origin(checked_run_id(run_id), seed, now, "{}")
+    first = session_created(code_version, origin, now)
+    run = NewRun(run_id, SESSION_WORKFLOW, now, host.owner_id, code_version)
+    recorder = Recorder(Lease(run_id, 0, 1), host.clock, first)
+    started = recorder.record(EntryType.SESSION_STARTED, "")
+    lease = await host.journal.create(run, [first, started])
+    return Opened(lease, [first, started], origin)
+
+
+async def open_session(host: SessionHost, run_id: str, *, reopens: bool) -> SessionJournal:
+    """Hold a session that is there, and begin it or go on with it.
+
+    Raises `RunNotFoundError`, `RunConflictError` for a run that is none of a session, `LeaseHeldError` while somebody
+    else holds it, and `RunEndedError` for one that has completed, unless it `reopens`.
+    """
+    record = await session_record(host.archive, run_id)
+    if record.status == RunStatus.COMPLETED and not reopens:
+        raise RunEndedError(
+            f"session {run_id!r} has completed; to go on with it, open it with satay.Session.resume({run_id!r}), or "
+            "fork it",
+            run_id=run_id,
+        )
+    is_free = record.owner is None or record.owner == host.owner_id or record.status != RunStatus.RUNNING
+    if not is_free and not await host.is_gone(record.owner):
+        raise _held(run_id, "by another process that is alive")
+    claim = await host.journal.claim(run_id, host.owner_id, host.clock.now())
+    if claim is None:
+        raise _held(run_id, "by another process, which was first")
+    try:
+        entries = await host.archive.entries(run_id)
+        with reading(run_id):
+            origin = origin_of(run_id, entries, {})
+        journal = SessionJournal(host, Opened(claim.lease, entries, origin))
+        await journal.write(lambda: [_opening(journal.transcript)])
+    except BaseException:
+        await host.journal.release(claim.lease, claim.before)
+        raise
+    return journal
+
+
+def _opening(transcript: Transcript) -> Draft:
+    if transcript.status is SessionStatus.CREATED:
+        return Draft(EntryType.SESSION_STARTED, "")
+    return Draft(EntryType.SESSION_RESUMED, f'"after":"{_AFTER.get(transcript.status, "loss")}"')
+
+
+async def join_session(host: SessionHost, run_id: str, epoch: int) -> SessionJournal:
+    """Take part in a session that another process holds. Raises `SessionLostError` where it changed hands since."""
+    record = await session_record(host.archive, run_id)
+    entries = await host.archive.entries(run_id)
+    with reading(run_id):
+        opened = Opened(Lease(run_id, record.key, epoch), entries, origin_of(run_id, entries, {}))
+    journal = SessionJournal(host, opened, is_participant=True)
+    if record.epoch != epoch or record.status.is_terminal:
+        journal.is_lost = True
+        raise journal.lost(record)
+    return journal
+
+
+async def session_record(archive: Archive, run_id: str) -> RunRecord:
+    """The row of a session. Raises `RunNotFoundError`, or `RunConflictError` for a run that is none of a session."""
+    record = await archive.record(run_id)
+    if record.workflow != SESSION_WORKFLOW:
+        raise RunConflictError(
+            f"run {run_id!r} is there already: it is a run of workflow {record.workflow!r} and no session; choose "
+            "another id",
+            run_id=run_id,
+        )
+    return record
+
+
+def _held(run_id: str, by: str) -> LeaseHeldError:
+    return LeaseHeldError(
+        f"session {run_id!r} is open already, {by}: it has one owner at a time. Wait until it is left, or fork it",
+        run_id=run_id,
+    )
+
+
+def hold(host: SessionHost, run_id: str) -> None:
+    """Take note that this app has a session open. Raises `LeaseHeldError` where it has."""
+    if run_id in host.open_sessions:
+        raise _held(run_id, "in this very app")
+    host.open_sessions.add(run_id)

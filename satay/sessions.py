@@ -1,0 +1,596 @@
+"""Sessions: executions whose loop the application owns. It says what happened, and satay makes that durable.
+
+A session is a journal like that of a run: with a lease, forks, receipts, policies, comparison and outcomes. The
+application records a step when it has made one, and its state with it; it calls tools through the ledger.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import Token
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast
+
+from satay.arguments import checked_count, checked_key, checked_run_id, name_problem, shown
+from satay.boundaries import BoundaryMode, parse_mode
+from satay.clock import to_datetime
+from satay.context import ToolCaller, session_of_block
+from satay.declarations import value_codec
+from satay.definitions import Task, effect, source_version
+from satay.errors import (
+    CodecError,
+    InvalidValueError,
+    JournalError,
+    RunExistsError,
+    SessionLostError,
+    SessionStateError,
+    UsageError,
+)
+from satay.experiments import Draft
+from satay.failures import encode_failure, message_of
+from satay.functions import current_app
+from satay.ledgers import Ledger, ToolCall, ToolReceipt
+from satay.model import EntryType, RunStatus
+from satay.receipts import ForkReceipt
+from satay.scheduler import Scheduler
+from satay.session_cuts import find_boundary
+from satay.session_forks import SessionForkRequest, fork_session
+from satay.session_journals import (
+    SessionJournal,
+    create_session,
+    hold,
+    join_session,
+    open_session,
+    session_record,
+)
+from satay.snapshots import StateText, store_state
+from satay.texts import dump_plain, json_quote, to_plain
+from satay.transcripts import SessionStatus, StepMark, Transcript
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_STATE_INTERVAL: Final = 1_000_000
+"""The largest `state_interval`."""
+
+MAX_STEP: Final = 2**53
+"""The largest number of a step that can be asked for."""
+
+_OPAQUE: Final = value_codec(Any)
+_CARRIER: Final = "satay_session"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a session as it was recorded. `input` and `output` are what was given, read back through the codec.
+
+    `number` counts from 1; `seq` is its entry. `is_inherited` says that it is from before the cut of the fork that the
+    session is.
+    """
+
+    number: int
+    name: str
+    input: Any
+    output: Any
+    at: datetime
+    seq: int
+    is_inherited: bool
+
+
+class Session:
+    """A durable record of an agent that owns its own loop, for an `async with` block.
+
+    Entering makes the session, or goes on with it where it was left: paused, crashed, or by a process that is gone. One
+    live owner has it at a time. Leaving the block completes it; leaving it with an error records that it crashed, and
+    with a cancellation that it was paused.
+
+    `state_fn` gives the state after a step: plain data, or what the codec takes; it is recorded with every
+    `state_interval`-th step, in the same transaction.
+    """
+
+    def __init__(self, session_id: str, *, state_fn: Callable[[], Any] | None = None, state_interval: int = 1) -> None:
+        if state_fn is not None and not callable(state_fn):
+            raise InvalidValueError(f"state_fn is {shown(state_fn)}; it must be a function that returns the state")
+        self.run_id = checked_run_id(session_id)
+        self._state_fn = state_fn
+        self._state_interval = checked_count(state_interval, "state_interval", 1, MAX_STATE_INTERVAL)
+        self._reopens = False
+        self._epoch: int | None = None
+        self._receipt: ForkReceipt | None = None
+        self._journal: SessionJournal | None = None
+        self._ledger: Ledger | None = None
+        self._scheduler: Scheduler | None = None
+        self._latest: StateText | None = None
+        self._inherited_text: str | None = None
+        self._is_open = False
+        self._is_left = False
+        self._pause_reason: str | None = None
+        self._result: Any = None
+        self._token: Token[ToolCaller | None] | None = None
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def resume(
+        cls,
+        session_id: str,
+        *,
+        fork_at_step: int | None = None,
+        name: str | None = None,
+        boundary: Literal["exact", "nearest", "lineage"] = "exact",
+        intervention: Any = None,
+        tool_policies: Mapping[str, str] | None = None,
+        reason: str | None = None,
+        state_fn: Callable[[], Any] | None = None,
+        state_interval: int = 1,
+    ) -> Self:
+        """A session that is there, to be entered and gone on with, also one that has completed.
+
+        With `fork_at_step` it is a fork of that session, as `fork` makes it; the source may be in any condition, and be
+        open in another process. Raises `RunNotFoundError`, `RunConflictError` for a run that is no session, and what
+        `fork` raises.
+        """
+        scheduler = await current_app().scheduler()
+        if fork_at_step is None:
+            options = {"name": name, "intervention": intervention, "tool_policies": tool_policies, "reason": reason}
+            given = [option for option, value in options.items() if value is not None]
+            if given or parse_mode(boundary) is not BoundaryMode.EXACT:
+                raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
+            session = cls(session_id, state_fn=state_fn, state_interval=state_interval)
+            await session_record(scheduler.archive, session.run_id)
+            session._reopens = True
+            return session
+        request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
+        return await cls._fork(scheduler, checked_run_id(session_id), name, request, state_fn, state_interval)
+
+    @classmethod
+    def join(cls, carrier: dict[str, Any], *, state_fn: Callable[[], Any] | None = None) -> Self:
+        """Take part in a session that another process has open, by what its `carrier()` gave.
+
+        Entering raises `SessionLostError` where the session has changed hands since. Leaving ends nothing: the session
+        stays with who opened it. Raises `InvalidValueError` for what is no carrier.
+        """
+        given: object = carrier
+        session_id = given.get(_CARRIER) if isinstance(given, dict) else None
+        if not isinstance(session_id, str):
+            raise InvalidValueError(f"{shown(carrier)} is no carrier of a session; Session.carrier() makes one")
+        session = cls(session_id, state_fn=state_fn)
+        session._epoch = checked_count(carrier.get("epoch"), "epoch of a carrier", 1, MAX_STEP)
+        return session
+
+    async def __aenter__(self) -> Self:
+        if self._is_open or self._is_left:
+            raise UsageError(
+                f"session {self.run_id!r} was entered before with this object; get another one with "
+                f"await satay.Session.resume({self.run_id!r})"
+            )
+        scheduler = await current_app().scheduler()
+        if self._epoch is None:
+            hold(scheduler, self.run_id)
+        try:
+            self._journal = await self._open(scheduler)
+            await self._load()
+        except BaseException:
+            if self._epoch is None:
+                scheduler.open_sessions.discard(self.run_id)
+            raise
+        self._scheduler = scheduler
+        self._ledger = Ledger(scheduler, self._journal)
+        self._is_open = True
+        self._token = session_of_block.set(self)
+        return self
+
+    async def _open(self, scheduler: Scheduler) -> SessionJournal:
+        if self._epoch is not None:
+            return await join_session(scheduler, self.run_id, self._epoch)
+        if await scheduler.journal.record(self.run_id) is None:
+            version = _code_version(self._state_fn)
+            try:
+                opened = await create_session(scheduler, self.run_id, scheduler.chance.new_seed(), version)
+                return SessionJournal(scheduler, opened)
+            except RunExistsError:
+                pass  # Somebody made it meanwhile, and has it.
+        return await open_session(scheduler, self.run_id, reopens=self._reopens)
+
+    async def _load(self) -> None:
+        """Read the latest state, and the one that a fork was handed."""
+        journal = self._entered()
+        transcript = journal.transcript
+        snapshot = transcript.latest_snapshot
+        if snapshot is not None:
+            self._latest = StateText(snapshot, await journal.state_text(snapshot), None)
+        text = await journal.host.archive.receipt_text(self.run_id)
+        if text is not None and self._receipt is None:
+            self._receipt = ForkReceipt.from_json(text)
+        if self._receipt is not None and self._inherited_text is None:
+            self._inherited_text = await _handed_state(journal, transcript, self._receipt)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            session_of_block.reset(self._token)
+        journal, scheduler = self._entered(), self._scheduler
+        assert scheduler is not None, "the session was entered"
+        self._is_open, self._is_left = False, True
+        if self._epoch is not None:
+            return
+        scheduler.open_sessions.discard(self.run_id)
+        try:
+            await self._leave(journal, error)
+        except (JournalError, SessionLostError) as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of session {self.run_id!r} could not be recorded: {message_of(failure)}")
+
+    async def _leave(self, journal: SessionJournal, error: BaseException | None) -> None:
+        if journal.is_lost:
+            if error is None:
+                raise journal.lost()
+            return
+        if error is None and self._pause_reason is None:
+            text = _OPAQUE.encode(self._result, f"the result of session {self.run_id!r}")
+            draft, status = Draft(EntryType.SESSION_COMPLETED, "", text), RunStatus.COMPLETED
+        elif error is None or not isinstance(error, Exception):
+            reason = type(error).__name__ if self._pause_reason is None else self._pause_reason
+            draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
+        else:
+            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
+        wakes = [wake.due for wake in journal.transcript.wake_ups.values()]
+        wake_at = min(wakes, default=None) if status is RunStatus.WAITING else None
+        await journal.write(lambda: [draft], status=status, wake_at=wake_at)
+
+    def _entered(self) -> SessionJournal:
+        if self._journal is None:
+            raise UsageError(f"session {self.run_id!r} was not entered; use it in an 'async with' block")
+        return self._journal
+
+    def _open_journal(self) -> SessionJournal:
+        journal = self._entered()
+        if not self._is_open:
+            raise UsageError(
+                f"session {self.run_id!r} was left; go on with it in the block of "
+                f"'async with await satay.Session.resume({self.run_id!r})'"
+            )
+        if journal.is_lost:
+            raise journal.lost()
+        return journal
+
+    # --- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> SessionStatus:
+        """What the session is doing, as far as this process has read its journal. Raises `UsageError` before it is
+        entered."""
+        return self._entered().transcript.status
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step, 0 where there is none. Raises `UsageError` before it is entered."""
+        return self._entered().transcript.last_step
+
+    @property
+    def state(self) -> Any:
+        """The latest recorded state, a copy of it; None where none was recorded. Raises `UsageError` before it is
+        entered."""
+        self._entered()
+        return None if self._latest is None else _decoded(self._latest.text, self.run_id)
+
+    @property
+    def receipt(self) -> ForkReceipt | None:
+        """What a fork inherited; None for a session that is no fork."""
+        return self._receipt
+
+    @property
+    def inherited_state(self) -> Any:
+        """The state that a fork was handed, a copy of it; None where none was, and for a session that is no fork."""
+        return None if self._inherited_text is None else _decoded(self._inherited_text, self.run_id)
+
+    @property
+    def intervention(self) -> Any:
+        """What the fork was given as `intervention`; None for a session that is no fork."""
+        return None if self._receipt is None else self._receipt.intervention
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    async def step(self, name: str, *, input: Any = None, output: Any = None) -> Step:
+        """Record a step that was made, and the state after it, in one transaction. Returns once it is on disk.
+
+        Raises `SessionStateError` where `state_fn` fails, `EncodeError` for what cannot be encoded; then nothing is
+        recorded. Raises `SessionLostError` where another process has taken the session over.
+        """
+        problem = name_problem(name)
+        if problem:
+            raise InvalidValueError(f"step name {shown(name)} cannot be used; {problem}")
+        journal = self._open_journal()
+        where = f"step {name!r} of session {self.run_id!r}"
+        given = _OPAQUE.encode(input, f"the input of {where}")
+        content = f'{{"input":{given},"output":{_OPAQUE.encode(output, f"the output of {where}")}}}'
+        stored: list[tuple[str, Any]] = []
+
+        def decide() -> list[Draft]:
+            number = journal.transcript.last_step + 1
+            drafts = [Draft(EntryType.STEP_RECORDED, f'"step":{number},"name":{json_quote(name)}', content)]
+            stored.clear()
+            if self._state_fn is not None and number % self._state_interval == 0:
+                text = self._state_text(self._state_fn, where)
+                kept = store_state(number, text, self._latest, journal.transcript.contents)
+                stored.append((text, kept.plain))
+                drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
+            return drafts
+
+        entries = await journal.write(decide)
+        mark = journal.transcript.steps[-1]
+        if stored:
+            snapshot = journal.transcript.latest_snapshot
+            assert snapshot is not None, "a state was stored"
+            self._latest = StateText(snapshot, *stored[0])
+        return Step(mark.number, name, input, output, to_datetime(entries[0].at), mark.seq, False)
+
+    def _state_text(self, state_fn: Callable[[], Any], where: str) -> str:
+        try:
+            state = state_fn()
+            if isinstance(state, Awaitable):
+                if isinstance(state, Coroutine):
+                    state.close()
+                raise TypeError("it gave something to await, and must be a plain function that returns the state")
+            return _OPAQUE.encode(state, "the state")
+        except CodecError as error:
+            raise SessionStateError(
+                f"{where} was not recorded: its state cannot be encoded: {error}", run_id=self.run_id
+            ) from error
+        except Exception as error:
+            raise SessionStateError(
+                f"{where} was not recorded: state_fn raised {type(error).__name__}: {message_of(error)}",
+                run_id=self.run_id,
+            ) from error
+
+    async def steps(self) -> list[Step]:
+        """All steps, the inherited ones too, in order. Raises `UsageError` before the session is entered."""
+        journal = self._entered()
+        marks = list(journal.transcript.steps)
+        texts = await journal.host.archive.texts(self.run_id, [mark.seq for mark in marks]) if marks else []
+        return [_step(journal.transcript, mark, text) for mark, text in zip(marks, texts, strict=True)]
+
+    async def state_at(self, step: int) -> Any:
+        """The state that was recorded with a step.
+
+        Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `ForkValidationError` for a
+        step that there is not; `UsageError` before the session is entered.
+        """
+        journal = self._entered()
+        number = checked_count(step, "step of state_at()", 0, MAX_STEP)
+        snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
+        assert snapshot is not None, "an exact boundary has a state"
+        return _decoded(await journal.state_text(snapshot), self.run_id)
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        tool: str,
+        fn: Callable[..., Awaitable[R]] | Callable[..., R],
+        /,
+        *args: Any,
+        key: str | None = None,
+        effect: Literal["pure", "idempotent", "external"] | None = None,
+        dedup_fields: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> ToolReceipt[R]:
+        """Call a tool through the ledger: once, however often it is asked for.
+
+        `tool` is its name, for policies and receipts; `fn` makes the call, with the arguments that follow. `key` names
+        the call; without one it is named by its tool and the number of the call, and found again when its step is
+        begun anew. `effect` is that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call
+        to be the same; else all must.
+
+        Raises what the tool raised; `CallConflictError` for a key that names a call with other arguments;
+        `TaskBlockedError` where a policy of the fork refuses the call; `NeedsDecisionError` for an external call that
+        was lost; `UnreadableResultError` where the call was made and its result could not be recorded;
+        `CallInProgressError` where another process makes it; `EncodeError` for arguments that cannot be recorded.
+        """
+        self._open_journal()
+        task = _tool(fn, tool, effect)
+        checked_key(key, f"key of a call of tool {tool!r}")
+        fields = None if dedup_fields is None else _checked_fields(dedup_fields, tool)
+        receipt = await self._made(task, args, kwargs, key, fields)
+        return cast("ToolReceipt[R]", receipt)
+
+    def call_task(
+        self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """Make the call of a task that is called in the session's block."""
+        return self._result_of(task, args, kwargs)
+
+    async def _result_of(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._open_journal()
+        return (await self._made(task, args, kwargs, None, None)).result
+
+    async def _made(
+        self,
+        task: Task[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
+        fields: tuple[str, ...] | None,
+    ) -> ToolReceipt[Any]:
+        assert self._ledger is not None, "the session was entered"
+        text = task.input_codec.encode(args, kwargs, task.input_where)
+        return await self._ledger.call(ToolCall(task, text, key, fields))
+
+    # --- forks --------------------------------------------------------------------------------------------------------
+
+    async def fork(
+        self,
+        *,
+        at_step: int | None = None,
+        name: str | None = None,
+        boundary: Literal["exact", "nearest", "lineage"] = "exact",
+        intervention: Any = None,
+        tool_policies: Mapping[str, str] | None = None,
+        reason: str | None = None,
+        state_fn: Callable[[], Any] | None = None,
+        state_interval: int | None = None,
+    ) -> "Session":
+        """Copy the session up to a step into a new one, which goes on after that step once it is entered.
+
+        This session is not touched. `at_step` is the last step that is kept; without it, the last one recorded. `name`
+        is the fork's id: asking for the same fork under the same id again returns it. `boundary` says what happens
+        where that step has no state: `"exact"` refuses, `"nearest"` takes the latest state before it and goes on after
+        the step it belongs to, `"lineage"` hands over no state. `intervention` is kept and handed on as it is.
+        `tool_policies` say by tool, or `"*"`, what becomes of calls in the fork. The fork's `state_fn` and
+        `state_interval` are this session's, unless given.
+
+        Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
+        id that is taken, `InvalidValueError`; then nothing is written.
+        """
+        scheduler = self._scheduler or await current_app().scheduler()
+        request = _request(at_step, boundary, intervention, tool_policies, reason)
+        interval = self._state_interval if state_interval is None else state_interval
+        return await self._fork(scheduler, self.run_id, name, request, state_fn or self._state_fn, interval)
+
+    @classmethod
+    async def _fork(
+        cls,
+        scheduler: Scheduler,
+        session_id: str,
+        name: str | None,
+        request: SessionForkRequest,
+        state_fn: Callable[[], Any] | None,
+        state_interval: int,
+    ) -> Self:
+        fork_id = scheduler.chance.new_id() if name is None else checked_run_id(name)
+        fork = cls(fork_id, state_fn=state_fn, state_interval=state_interval)
+        receipt = await fork_session(scheduler, session_id, fork_id, request, _code_version(state_fn))
+        fork._receipt, fork._reopens = receipt, True
+        return fork
+
+    async def promote(self) -> None:
+        """Say that this fork is the one to keep of the forks of its source; see `App.promote`."""
+        await current_app().promote(self.run_id)
+
+    # --- leaving ------------------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str = "paused") -> None:
+        """Have the end of the block leave the session paused, to be gone on with, instead of completing it.
+
+        Raises `UsageError` for a session that is not open.
+        """
+        self._open_journal()
+        if not isinstance(reason, str):
+            raise InvalidValueError(f"the reason for a pause is {shown(reason)}; it must be a text")
+        self._pause_reason = reason
+
+    def complete(self, result: Any = None) -> None:
+        """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded."""
+        self._open_journal()
+        _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
+        self._result, self._pause_reason = result, None
+
+    def carrier(self) -> dict[str, Any]:
+        """What another process or a queue needs to take part in this session: plain data, for `Session.join`.
+
+        Raises `UsageError` for a session that is not open.
+        """
+        return {_CARRIER: self.run_id, "epoch": self._open_journal().epoch}
+
+    def __repr__(self) -> str:
+        return f"<satay.Session {self.run_id!r}>"
+
+
+def current_session() -> Session:
+    """The session in whose block the caller is. Raises `UsageError` outside of one."""
+    session = session_of_block.get()
+    if not isinstance(session, Session):
+        raise UsageError("current_session() was called where no session is open; use it in the block of a session")
+    return session
+
+
+def session(
+    session_id: str | Callable[..., str],
+    *,
+    state_fn: Callable[[], Any] | None = None,
+    state_interval: int = 1,
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Have an async function run in a session: its tasks are ledgered, and `current_session()` is that session.
+
+    `session_id` is the id, or a function that makes it of the arguments. What the function returns is the session's
+    result; an error that it raises crashes it. The other options are those of `Session`.
+
+    Raises `UsageError` for what is no async function, and `InvalidValueError` as `Session` does. Calling the function
+    raises what entering a `Session` raises.
+    """
+
+    def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        if not inspect.iscoroutinefunction(fn):
+            raise UsageError(f"@satay.session was put on {shown(fn)}, which is no async function")
+
+        @functools.wraps(fn)
+        async def run_in_session(*args: P.args, **kwargs: P.kwargs) -> R:
+            chosen = session_id if isinstance(session_id, str) else session_id(*args, **kwargs)
+            async with Session(chosen, state_fn=state_fn, state_interval=state_interval) as opened:
+                result = await fn(*args, **kwargs)
+                opened.complete(result)
+                return result
+
+        return run_in_session
+
+    # Raises now what would be raised at the first call.
+    Session("session" if callable(session_id) else session_id, state_fn=state_fn, state_interval=state_interval)
+    return decorate
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------
+
+
+def _request(
+    at_step: int | None, boundary: object, intervention: Any, tool_policies: object, reason: object
+) -> SessionForkRequest:
+    if at_step is not None:
+        checked_count(at_step, "at_step of a fork", 0, MAX_STEP)
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidValueError(f"reason={shown(reason)} is not a text")
+    return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
+
+
+def _code_version(state_fn: Callable[[], Any] | None) -> str:
+    """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the state function."""
+    return os.environ.get("SATAY_CODE_VERSION") or source_version(state_fn)
+
+
+def _tool(fn: Any, tool: str, kind: Any) -> Task[..., Any]:
+    if not isinstance(fn, Task):
+        return effect(fn, name=tool, effect=kind)
+    if kind is not None:
+        raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
+    return fn if fn.name == tool else fn.renamed(tool)
+
+
+def _checked_fields(fields: Sequence[str], tool: str) -> tuple[str, ...]:
+    given: object = fields
+    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        raise InvalidValueError(f"dedup_fields of tool {tool!r} is {shown(fields)}; give a list of argument names")
+    return tuple(fields)
+
+
+def _decoded(text: str, run_id: str) -> Any:
+    return _OPAQUE.decode(text, f"a state of session {run_id!r}")
+
+
+def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
+    content = to_plain(text)
+    where = f"step {mark.number} of session {transcript.run_id!r}"
+    given, made = (_OPAQUE.decode(dump_plain(content[side]), where) for side in ("input", "output"))
+    is_inherited = transcript.is_inherited(mark.seq)
+    return Step(mark.number, mark.name, given, made, to_datetime(mark.at), mark.seq, is_inherited)
+
+
+async def _handed_state(journal: SessionJournal, transcript: Transcript, receipt: ForkReceipt) -> str | None:
+    boundary = receipt.boundary
+    if boundary is None or boundary.state_step is None:
+        return None
+    snapshot = next(one for one in transcript.snapshots if one.step == boundary.state_step)
+    return await journal.state_text(snapshot)

@@ -1,0 +1,289 @@
+"""One session as its journal tells it: its steps, its states, its ledger of tool calls, and what it is doing.
+
+A transcript is read in one pass and goes on with each entry that is written. Of values it keeps none.
+
+What was recorded at or before the cut of a fork is *inherited*. A call that is outstanding where the session was opened
+anew is *lost*: nobody knows what became of it.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from satay.errors import JournalCorruptError
+from satay.model import CREATION_ENTRIES, CallId, Entry, EntryType
+from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
+from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
+
+APPROVAL: Final = "satay.approval"
+"""The name of the event that an approval waits for."""
+
+_STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
+_OUTCOMES: Final = frozenset(
+    {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}
+)
+_OPENINGS: Final = frozenset({EntryType.SESSION_STARTED, EntryType.SESSION_RESUMED})
+
+
+class SessionStatus(StrEnum):
+    """What a session is doing, as its journal tells it.
+
+    `created`: it was made and not begun yet, as a fork is at first. `started`: it was begun and has no step of its own.
+    `stepping`: it has. `paused`: it was left, to be gone on with. `crashed`: its block ended with an error.
+    """
+
+    CREATED = "created"
+    STARTED = "started"
+    STEPPING = "stepping"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    CRASHED = "crashed"
+
+
+class StepMark(NamedTuple):
+    """A step: its number, its entry, and the last entry that was written with it."""
+
+    number: int
+    name: str
+    seq: int
+    last_seq: int
+    at: int
+
+
+class LedgerCall:
+    """A call of a tool, from its claim on. `opening` counts how often the session had been opened when it was claimed.
+
+    `outcome` is the entry that ended it; `attempt` counts from 1. `step` is the step that was being worked on.
+    `decision` is the entry that says what is to become of it, where it was lost and somebody has said so.
+    """
+
+    __slots__ = ("attempt", "decision", "entry", "expires_at", "identity", "is_asked", "opening", "outcome", "step")
+
+    def __init__(self, entry: Entry, identity: CallId, step: int, opening: int, expires_at: int | None) -> None:
+        self.entry = entry
+        self.identity = identity
+        self.step = step
+        self.opening = opening
+        self.expires_at = expires_at
+        self.attempt = 1
+        self.outcome: Entry | None = None
+        self.decision: Entry | None = None
+        self.is_asked = False
+
+
+class ApprovalMark:
+    """A request for an approval: its entry, its key, when it runs out, and the entry that answered it."""
+
+    __slots__ = ("answer", "deadline", "entry", "key")
+
+    def __init__(self, entry: Entry, key: str, deadline: int | None) -> None:
+        self.entry = entry
+        self.key = key
+        self.deadline = deadline
+        self.answer: Entry | None = None
+
+
+class WakeUp(NamedTuple):
+    """A moment at which the session is to be woken: its entry, its name, and when."""
+
+    seq: int
+    name: str
+    due: int
+
+
+class Transcript:
+    """The fold of a session's journal. Raises `JournalCorruptError` for a journal that is none of a session."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.status = SessionStatus.CREATED
+        self.last: Entry | None = None
+        self.steps: list[StepMark] = []
+        self.snapshots: list[Snapshot] = []
+        self.ledger: dict[CallId, LedgerCall] = {}
+        self.approvals: dict[str, ApprovalMark] = {}
+        self.wake_ups: dict[int, WakeUp] = {}
+        self.openings = 0
+        self.fork_seq: int | None = None
+        self.fork_step = 0
+        self._calls: dict[int, LedgerCall] = {}
+        self._waits: dict[int, ApprovalMark] = {}
+        self._by_seq: dict[int, Snapshot] = {}
+        self._by_content: dict[str, Snapshot] = {}
+        self._counts: dict[str, int] = {}
+        self._first_in_step: dict[str, tuple[int, int]] = {}
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step; 0 where there is none."""
+        return self.steps[-1].number if self.steps else 0
+
+    @property
+    def head(self) -> int:
+        """The number of the last entry."""
+        return 0 if self.last is None else self.last.seq
+
+    @property
+    def contents(self) -> dict[str, Snapshot]:
+        """The snapshots that hold a state of their own, by its fingerprint."""
+        return self._by_content
+
+    @property
+    def latest_snapshot(self) -> Snapshot | None:
+        """The last state."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    def snapshot_of(self, seq: int) -> Snapshot:
+        """The snapshot that an entry stores."""
+        return self._by_seq[seq]
+
+    def is_inherited(self, seq: int) -> bool:
+        """Whether an entry is at or before the cut of the fork that the session is."""
+        return self.fork_seq is not None and seq <= self.fork_seq
+
+    def is_lost(self, call: LedgerCall) -> bool:
+        """Whether a call is outstanding, and whoever made it is gone."""
+        return call.outcome is None and call.opening < self.openings
+
+    def step_mark(self, number: int) -> StepMark | None:
+        """A step by its number. Steps are numbered from 1 without a gap."""
+        return self.steps[number - 1] if 1 <= number <= len(self.steps) else None
+
+    def calls_through(self, seq: int) -> list[Entry]:
+        """The claims and outcomes of the calls of tools that had an outcome after an entry, in order."""
+        ended = [call for call in self._calls.values() if call.outcome is not None and call.outcome.seq <= seq]
+        both = [entry for call in ended for entry in (call.entry, call.outcome) if entry is not None]
+        return sorted(both, key=lambda entry: entry.seq)
+
+    def read(self, entries: Iterable[Entry]) -> None:
+        """Go on with the entries that follow."""
+        entries = list(entries)
+        check_understood(entries)
+        for entry in entries:
+            if self.last is None and entry.type not in CREATION_ENTRIES:
+                raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)
+            self._read(entry)
+            self.last = entry
+
+    def _read(self, entry: Entry) -> None:
+        type = entry.type
+        if type == EntryType.STEP_RECORDED:
+            self._read_step(entry)
+        elif type == EntryType.STATE_RECORDED:
+            self._read_state(entry)
+        elif type == EntryType.TASK_SCHEDULED:
+            self._read_claim(entry)
+        elif type in _OUTCOMES:
+            self._read_outcome(entry)
+        elif type == EntryType.TASK_ATTEMPT_STARTED:
+            self._read_attempt(entry)
+        elif type == EntryType.DECISION_REQUESTED:
+            self._call(entry).is_asked = True
+        elif type == EntryType.DECISION_MADE:
+            call = self._call(entry)
+            call.decision, call.is_asked = entry, False
+        elif type == EntryType.EVENT_WAIT_STARTED:
+            self._read_request(entry)
+        elif type in (EntryType.EXTERNAL_EVENT_RECEIVED, EntryType.EVENT_WAIT_TIMED_OUT):
+            mark = self._waits.get(outcome_call(entry))
+            if mark is not None:
+                mark.answer = entry
+        elif type == EntryType.TIMER_CREATED:
+            told = facts(entry)
+            self.wake_ups[entry.seq] = WakeUp(entry.seq, told["note"], told["due"])
+        elif type == EntryType.TIMER_FIRED:
+            self.wake_ups.pop(outcome_call(entry), None)
+        elif type in _STATUS:
+            self._read_status(entry)
+        elif type == EntryType.RUN_FORKED:
+            self.status, self.openings = SessionStatus.CREATED, self.openings + 1
+            self.fork_seq, self.fork_step = entry.seq - 1, self.last_step
+
+    def _read_status(self, entry: Entry) -> None:
+        self.status = _STATUS[entry.type]
+        if entry.type in _OPENINGS:
+            self.openings += 1
+            if self.last_step > self.fork_step:
+                self.status = SessionStatus.STEPPING
+
+    def _read_step(self, entry: Entry) -> None:
+        match = _STEP.match(entry.payload)
+        if match is not None and "\\" not in match[2]:
+            number, name = int(match[1]), match[2]
+        else:
+            told = read_head(entry)
+            number, name = told["step"], told["name"]
+        if number != self.last_step + 1:
+            raise JournalCorruptError(
+                f"entry {entry.seq} ({entry.type}) is step {number}, and step {self.last_step} was before it",
+                seq=entry.seq,
+            )
+        self.steps.append(StepMark(number, name, entry.seq, entry.seq, entry.at))
+        self.status = SessionStatus.STEPPING
+
+    def _read_state(self, entry: Entry) -> None:
+        snapshot = read_snapshot(entry, self._by_seq)
+        self.snapshots.append(snapshot)
+        self._by_seq[entry.seq] = snapshot
+        if snapshot.kind is not SnapshotKind.SAME:
+            self._by_content.setdefault(snapshot.sha256, snapshot)
+        if self.steps and self.steps[-1].number == snapshot.step:
+            self.steps[-1] = self.steps[-1]._replace(last_seq=entry.seq)
+
+    # --- the ledger ---------------------------------------------------------------------------------------------------
+
+    def first_ordinal(self, tool: str) -> int:
+        """The ordinal of the first call of a tool without a key in the step that is being worked on.
+
+        It is the same however often that step is begun anew: so the same call has the same name after a crash.
+        """
+        step, ordinal = self._first_in_step.get(tool, (0, 0))
+        return ordinal if step == self.last_step + 1 else self._counts.get(tool, 0)
+
+    def _read_claim(self, entry: Entry) -> None:
+        identity = recorded_call(entry)
+        told = read_head(entry)
+        step = told.get("step", self.last_step + 1)
+        call = LedgerCall(entry, identity, step, self.openings, told.get("expires_at"))
+        self.ledger[identity] = self._calls[entry.seq] = call
+        ordinal = identity.occurrence
+        if isinstance(ordinal, int):
+            if self._first_in_step.get(identity.name, (0, 0))[0] != step:
+                self._first_in_step[identity.name] = step, ordinal
+            self._counts[identity.name] = max(ordinal + 1, self._counts.get(identity.name, 0))
+
+    def _read_attempt(self, entry: Entry) -> None:
+        call = self._call(entry)
+        told = facts(entry)
+        call.attempt, call.opening = told["attempt"], self.openings
+        call.expires_at = told.get("expires_at")
+
+    def _read_outcome(self, entry: Entry) -> None:
+        call = self._calls.get(outcome_call(entry))
+        if call is not None:
+            call.outcome = entry
+
+    def _call(self, entry: Entry) -> LedgerCall:
+        try:
+            return self._calls[outcome_call(entry)]
+        except KeyError:
+            raise JournalCorruptError(
+                f"entry {entry.seq} ({entry.type}) answers a call that is not there", seq=entry.seq
+            ) from None
+
+    def _read_request(self, entry: Entry) -> None:
+        told = read_head(entry)
+        if told["event"] == APPROVAL:
+            mark = ApprovalMark(entry, told["match"], told["due"])
+            self.approvals[mark.key] = self._waits[entry.seq] = mark
+
+
+_STATUS: Final[dict[str, SessionStatus]] = {
+    EntryType.SESSION_CREATED: SessionStatus.CREATED,
+    EntryType.SESSION_STARTED: SessionStatus.STARTED,
+    EntryType.SESSION_RESUMED: SessionStatus.STARTED,
+    EntryType.SESSION_PAUSED: SessionStatus.PAUSED,
+    EntryType.SESSION_COMPLETED: SessionStatus.COMPLETED,
+    EntryType.SESSION_CRASHED: SessionStatus.CRASHED,
+}
