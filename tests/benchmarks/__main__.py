@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
@@ -78,6 +79,8 @@ def main() -> int:
     arguments = parser.parse_args()
     names = arguments.only or list(BENCHMARKS)
     scale = SHORT if arguments.short else FULL
+    # An installed package has its byte code beside it, so the processes that are measured may write theirs.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # In the directory at hand, because the system's temporary one may be in memory, where no disk is waited for.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=RESULTS.parent) as directory:
         figures, text = asyncio.run(measure_all(names, scale, Path(directory)))
