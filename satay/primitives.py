@@ -7,14 +7,13 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_origin, overload
 
-import structlog
-
 from satay.arguments import checked_count, checked_duration, checked_flag, checked_key, key_problem, name_problem, shown
 from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
 from satay.declarations import value_codec
 from satay.definitions import P, R, Task, Workflow, default_name
 from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
+from satay.logs import bound_log, plain_log
 from satay.model import MISSING
 from satay.typed_codec import is_encoding
 
@@ -226,22 +225,8 @@ def get_logger() -> Any:
     """A structlog logger, bound to run and workflow in a body, where it is silent while history is replayed."""
     schedule = current_schedule()
     if schedule is None:
-        return structlog.get_logger("satay")
-
-    def drop_replayed(logger: Any, method: str, event: Any) -> Any:
-        if schedule.is_replaying:
-            raise structlog.DropEvent
-        return event
-
-    config = structlog.get_config()
-    return structlog.wrap_logger(
-        config["logger_factory"](),
-        processors=[drop_replayed, *config["processors"]],
-        wrapper_class=config["wrapper_class"],
-        context_class=config["context_class"],
-        run_id=schedule.run_id,
-        workflow=schedule.workflow,
-    )
+        return plain_log()
+    return bound_log(lambda: schedule.is_replaying, run_id=schedule.run_id, workflow=schedule.workflow)
 
 
 def _check_awaitable(things: Iterable[object]) -> None:

@@ -3,10 +3,6 @@
 import sys
 from typing import Final
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as RichProgress
-
 REFRESHES_PER_SECOND: Final = 5
 
 
@@ -14,6 +10,11 @@ class Progress:
     """A bar on stderr, which goes away when it is closed."""
 
     def __init__(self, noun: str, total: int) -> None:
+        # Loaded when a bar is shown: it brings more code than the engine, and most programs show none.
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415
+
         columns = (TextColumn(f"{{task.completed:>4}} {noun}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         console = Console(stderr=True)
         self._bar = RichProgress(*columns, console=console, transient=True, refresh_per_second=REFRESHES_PER_SECOND)

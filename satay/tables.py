@@ -10,11 +10,6 @@ from datetime import timedelta
 from io import StringIO
 from typing import Any, Final, Literal, NamedTuple
 
-from rich.box import Box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from satay.model import MISSING
 from satay.texts import TAG
 
@@ -24,8 +19,8 @@ WIDTH: Final = 100
 MAX_VALUE_CHARACTERS: Final = 60
 """A value is shown with at most this many characters, unless the caller says otherwise."""
 
-_RULED: Final = Box("    \n    \n ── \n    \n    \n    \n    \n    \n")
-"""A rule below the headings, and nothing else."""
+_RULED: Final = "    \n    \n ── \n    \n    \n    \n    \n    \n"
+"""The box of a table: a rule below the headings, and nothing else."""
 
 
 class Column(NamedTuple):
@@ -38,7 +33,15 @@ class Column(NamedTuple):
 
 def text_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
     """A table of one line a row, `WIDTH` columns at most, no colours. A cell that does not fit ends in `…`."""
-    table = Table(box=_RULED, expand=any(column.is_wide for column in columns), padding=(0, 2, 0, 0), show_edge=False)
+    # Loaded when a table is made: it brings more code than the engine, and most programs print none.
+    from rich.box import Box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(
+        box=Box(_RULED), expand=any(column.is_wide for column in columns), padding=(0, 2, 0, 0), show_edge=False
+    )
     for column in columns:
         ratio = 1 if column.is_wide else None
         table.add_column(column.heading, justify=column.justify, ratio=ratio, no_wrap=True, overflow="ellipsis")
