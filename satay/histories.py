@@ -55,6 +55,8 @@ _STATE: Final[dict[str, CallState]] = {
     EntryType.CALL_CANCELLED: CallState.CANCELLED,
 }
 
+_ENDS_OF_CALLS: Final = OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}
+_TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
 _SPARED: Final = frozenset({AnswerSource.KEPT, AnswerSource.REUSED})
 """Outcomes that the run did not pay for."""
 
@@ -320,20 +322,21 @@ def reuse_of(prefix: Iterable[Entry]) -> Reuse:
     intervals: list[tuple[int, int]] = []
     uses: list[Mapping[str, Any]] = []
     for entry in prefix:
-        if entry.type in CALL_KIND:
-            started[entry.seq] = entry.at
-            if entry.type == EntryType.TASK_SCHEDULED:
-                running.add(entry.seq)
-        elif entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED:
+        seq, type, at, payload, _ = entry
+        if type in _ENDS_OF_CALLS:
             call = outcome_call(entry)
             running.discard(call)
-            intervals.append((started.pop(call), entry.at))
-        elif entry.type == EntryType.RUN_FORKED:
-            started = dict.fromkeys(started, entry.at)
-        elif entry.type == EntryType.WORKFLOW_RESUMED:
-            started |= dict.fromkeys(running & started.keys(), entry.at)
+            intervals.append((started.pop(call), at))
+        elif type in CALL_KIND:
+            started[seq] = at
+            if type == _TASK_SCHEDULED:
+                running.add(seq)
+        elif type == EntryType.RUN_FORKED:
+            started = dict.fromkeys(started, at)
+        elif type == EntryType.WORKFLOW_RESUMED:
+            started |= dict.fromkeys(running & started.keys(), at)
         # What an entry of its own keeps is told again by the outcome that it leads to.
-        if '"usage":' in entry.payload and entry.type != EntryType.OUTCOME_KEPT:
+        if '"usage":' in payload and type != EntryType.OUTCOME_KEPT:
             uses += _uses(read_head(entry))
     return Reuse(calls=len(intervals), usage=_add_up(uses), seconds=_covered(intervals) / MICROSECONDS)
 

@@ -47,6 +47,10 @@ NEEDED_VERSION: Final = "needs"
 _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
 )
+_ENDS_OF_CALLS: Final[frozenset[str]] = (OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}) | {
+    EntryType.CALL_CANCELLED
+}
+_BLOB_MARK: Final = '_blob":"'
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _STEP_TYPES: Final[frozenset[str]] = OUTCOME_TYPES | CALL_KIND.keys()
 _NOTED_VALUES: Final = frozenset(
@@ -438,10 +442,13 @@ def calls_made_again(entries: Sequence[Entry]) -> dict[int, MadeAgain]:
 
 def needed_blobs(entries: Sequence[Entry]) -> set[str]:
     """The blobs that a replay of these entries reads: the input of the run, receipts, outcomes, and open calls."""
+    referring = [entry for entry in entries if _BLOB_MARK in entry.payload]
+    if not referring:
+        return set()
     outstanding = open_calls(entries)
     needed = (
         blob_reference(entry)
-        for entry in entries
+        for entry in referring
         if entry.seq == 1 or entry.seq in outstanding or entry.type in OUTCOME_TYPES or entry.type in _NOTED_VALUES
     )
     return {digest for digest in needed if digest is not None}
@@ -456,10 +463,9 @@ def open_calls(entries: Iterable[Entry]) -> dict[int, Entry]:
     """The recorded calls that no outcome answers and no cancellation ended, by seq, in order."""
     outstanding: dict[int, Entry] = {}
     for entry in entries:
-        if entry.type in CALL_KIND:
+        type = entry.type
+        if type in CALL_KIND:
             outstanding[entry.seq] = entry
-        elif entry.type == EntryType.CALL_CANCELLED or (
-            entry.type in OUTCOME_TYPES and entry.type != EntryType.WORKFLOW_CANCEL_REQUESTED
-        ):
+        elif type in _ENDS_OF_CALLS:
             outstanding.pop(outcome_call(entry), None)
     return outstanding
