@@ -23,6 +23,7 @@ from tests.benchmarks import (
     parking,
     resuming,
     sequential,
+    sessions,
     sweeping,
 )
 from tests.benchmarks.bench import FULL, SHORT, Bench, Scale
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Figure]]]] = {
     "forking": forking.measure,
     "sweeping": sweeping.measure,
     "judging": judging.measure,
+    "sessions": sessions.measure,
     "importing": importing.measure,
     "listing": listing.measure,
     "parking": parking.measure,
