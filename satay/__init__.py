@@ -2,6 +2,7 @@
 
 from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, UsageTotal
 from satay.app import App
+from satay.approval_records import Approval, PendingApproval
 from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
 from satay.context import TaskContext, Usage, task_context
 from satay.cuts import RequestedCut
@@ -13,9 +14,11 @@ from satay.errors import SatayError
 from satay.experiments import Member, Outcome, OutcomeValue, Promotion
 from satay.failures import Failure
 from satay.functions import (
+    approvals,
     cancel,
     compare,
     decide,
+    decide_approval,
     experiment,
     fork,
     outcome,
@@ -47,6 +50,7 @@ from satay.primitives import (
     map,
     now,
     random,
+    require_approval,
     sleep,
     start_child,
     uuid4,
@@ -65,6 +69,7 @@ __all__ = [
     "MISSING",
     "AnswerSource",
     "App",
+    "Approval",
     "Backoff",
     "BestRow",
     "BoundaryMode",
@@ -96,6 +101,7 @@ __all__ = [
     "Outcome",
     "OutcomeValue",
     "OverriddenCall",
+    "PendingApproval",
     "PlannedCall",
     "PrefixCheck",
     "Problem",
@@ -126,11 +132,13 @@ __all__ = [
     "Variant",
     "Verification",
     "Workflow",
+    "approvals",
     "cancel",
     "compare",
     "continue_as_new",
     "current_session",
     "decide",
+    "decide_approval",
     "effect",
     "experiment",
     "fork",
@@ -144,6 +152,7 @@ __all__ = [
     "promote",
     "random",
     "receipt",
+    "require_approval",
     "resume",
     "run",
     "run_app",

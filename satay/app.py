@@ -8,8 +8,10 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
+from satay.approval_inbox import Verdict, decide
+from satay.approval_records import Approval
 from satay.archive import Archive
-from satay.arguments import checked_key, checked_run_id
+from satay.arguments import check_is_run, checked_approval_key, checked_flag, checked_key, checked_run_id, shown
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
 from satay.declarations import value_codec
@@ -178,6 +180,9 @@ class App(Reader):
     def _next_entry(self, run_id: str) -> "asyncio.Future[None]":
         assert self._scheduler is not None, "the archive was opened"
         return self._scheduler.waiters.next_entry(run_id)
+
+    def _now(self) -> int:
+        return self._clock.now()
 
     @property
     def _poll_seconds(self) -> float:
@@ -486,6 +491,38 @@ class App(Reader):
                 f"run {run_id!r} waits for no decision{asked}; undecided calls: {sorted(undecided) or 'none'}"
             )
         return undecided[min(undecided) if seq is None else seq]
+
+    async def decide_approval(
+        self,
+        run_id: RunOrId,
+        key: str,
+        *,
+        approved: bool,
+        by: str | None = None,
+        note: str | None = None,
+        value: Any = None,
+    ) -> Approval:
+        """Decide about an approval that a run or a session asked for, and return the decision that holds.
+
+        It is decided once it is on disk, wherever the run is, and whether or not a process has it. `by` says who
+        decided, `note` why; `value` is handed along. The same decision again changes nothing, and answers the first.
+
+        Raises `ApprovalConflictError` where somebody decided otherwise before, or the time is up;
+        `ApprovalNotFoundError` for what was never asked for; `RunEndedError`; `RunNotFoundError`; `EncodeError`.
+        """
+        checked_approval_key(key)
+        checked_flag(approved, "approved of decide_approval()")
+        for name, text in (("by", by), ("note", note)):
+            if text is not None and not isinstance(text, str):
+                raise InvalidValueError(f"{name} of decide_approval() is {shown(text)}; it must be a text")
+        verdict = Verdict(approved, by, note, value)
+        scheduler = await self._ready()
+        record = await self._last_of(await self._id_of(run_id))
+        check_is_run(record.run_id, record.workflow)
+        decision = await decide(scheduler, record, key, verdict)
+        if workflows.get(record.workflow) is not None:  # Else it is for a process that knows it.
+            await scheduler.take_over(record.run_id)
+        return decision
 
     # --- experiments --------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,14 @@ def checked_key(key: str | None, what: str) -> str | None:
     return key
 
 
+def checked_approval_key(key: object) -> str:
+    """A key that an approval can be named by."""
+    problem = key_problem(key)
+    if problem or not isinstance(key, str):
+        raise InvalidValueError(f"the key of an approval is {shown(key)}, which cannot be used; {problem}")
+    return key
+
+
 def checked_run_id(run_id: object) -> str:
     """A run id that can be given to a new run. `~` is satay's own: it numbers runs that continue as new ones."""
     if not isinstance(run_id, str) or not RUN_ID_PATTERN.fullmatch(run_id) or "~" in run_id:

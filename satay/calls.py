@@ -90,7 +90,7 @@ class EventCall(Call):
 
     kind = CallKind.EVENT
 
-    def __init__(self, name: str, occurrence: int, key: str | None, codec: ValueCodec) -> None:
+    def __init__(self, name: str, occurrence: int | str, key: str | None, codec: ValueCodec) -> None:
         super().__init__(name, occurrence)
         self.key = key
         self.codec = codec

@@ -19,6 +19,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
 from satay.answers import ANSWER_NOTES, Answers
+from satay.approval_records import EXPIRED, decision_id
 from satay.archive import Ending
 from satay.calls import (
     ATTEMPT_NOTES,
@@ -42,7 +43,7 @@ from satay.errors import (
 from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, NewRun, Wait
 from satay.loop import NO_MORE
-from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
+from satay.model import APPROVAL, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin
 from satay.outcomes import resolve
 from satay.rehearsals import Rehearsal
@@ -471,16 +472,22 @@ class Drive(Schedule):
     @stops_on_error
     def fire_due(self, now: int) -> None:
         """Deliver what is due: timers, waits that time out, attempts whose backoff is over."""
+        undecided: list[EventCall] = []
         while not self.is_suspended and (seq := self._dues.pop_due(now)) is not None:
             call = self.calls.get(seq)
             if isinstance(call, TimerCall):
                 self.arrive(Arrival(EntryType.TIMER_FIRED, call, f'"call":{seq}'))
+            elif isinstance(call, EventCall) and call.name == APPROVAL:
+                if not call.is_answered:  # Whoever has not heard of its end yet has to be told first.
+                    undecided.append(call)
             elif isinstance(call, EventCall):
                 self.arrive(Arrival(EntryType.EVENT_WAIT_TIMED_OUT, call, f'"call":{seq}'))
             elif isinstance(call, TaskCall):
                 call.due = None
                 self._next_attempt(call, crashed=False)
                 self._commit()
+        for call in undecided:
+            self._watch(call)
         self._ask_to_be_woken()
 
     @stops_on_error
@@ -535,6 +542,18 @@ class Drive(Schedule):
         event_id = "" if message.event_id is None else f',"event_id":{json_quote(message.event_id)}'
         facts = f'"call":{call.seq},"message":{message.id}{event_id}'
         self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
+        return True
+
+    def receive_decision(self, message: Message) -> bool:
+        """The message that answers a request for an approval: a decision, or the end of its time."""
+        call = self.event_call(APPROVAL, message.key)
+        if call is None or message.event_id != decision_id(self.run_id, call.key or ""):
+            return self.drop_stale_message(message.id)
+        if message.payload != EXPIRED:
+            return self.receive(message)
+        call.is_answered = True
+        facts = f'"call":{call.seq},"message":{message.id}'
+        self.arrive(Arrival(EntryType.EVENT_WAIT_TIMED_OUT, call, facts, taken=message.id))
         return True
 
     def take_in_hand(self, message_id: int) -> bool:

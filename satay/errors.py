@@ -4,6 +4,7 @@ A message is a sentence: what was asked, what is true, what to do. The facts in 
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 
 class SatayError(Exception):
@@ -278,7 +279,7 @@ class SessionStateError(RunError):
 
 
 class CallConflictError(RunError):
-    """A key names a call of a tool with other arguments than those it is made with now; `call` names the call.
+    """A key names a call of a tool, or an approval, with other arguments than those of now; `call` names the call.
 
     `path` is the JSON path of the first difference.
     """
@@ -303,6 +304,53 @@ class ClaimLostError(RunError):
 
 class UnreadableResultError(RunError):
     """A call of a tool was made, and what it returned could not be recorded. It is not made again."""
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+
+
+class ApprovalTimeoutError(SatayError, TimeoutError):
+    """Nobody decided about an approval within its `timeout`; `key` names it."""
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class ApprovalPendingError(RunError):
+    """An approval was asked for, is not decided yet, and was not to be waited for; `key` names it.
+
+    A session whose block ends with it is paused.
+    """
+
+    def __init__(self, message: str, *, run_id: str, key: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.key = key
+
+
+class ApprovalNotFoundError(RunError, LookupError):
+    """A decision was made about an approval that the run never asked for; `pending` are those that it waits for."""
+
+    def __init__(self, message: str, *, run_id: str, key: str, pending: Sequence[str]) -> None:
+        super().__init__(message, run_id=run_id)
+        self.key = key
+        self.pending = tuple(pending)
+
+
+class ApprovalConflictError(RunError):
+    """A decision about an approval came too late: there is another one, or the time was up. What was holds.
+
+    `approved`, `by` and `at` are of the decision that holds; `approved` is None where the time was up, at `at`.
+    """
+
+    def __init__(
+        self, message: str, *, run_id: str, key: str, approved: bool | None, by: str | None, at: datetime
+    ) -> None:
+        super().__init__(message, run_id=run_id)
+        self.key = key
+        self.approved = approved
+        self.by = by
+        self.at = at
 
 
 # --- inside a workflow ------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from satay.errors import (
 from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Lease, NewFork, NewRun, Wait, chain_digest
 from satay.model import (
+    APPROVAL,
     MISSING,
     CallId,
     CallKind,
@@ -261,6 +262,10 @@ class Forks:
                 await self._check_children(source, earlier)
                 return await self._replay(source, earlier, fork_id, is_plan=is_plan)
             case _:
+                approvals = [call for call in rehearsed.stale if call.call.startswith(f"{APPROVAL}[")]
+                if approvals and not is_plan:
+                    rehearsed.drive.suspend()
+                    raise _changed_approval(source.run_id, approvals)
                 return rehearsed
 
     async def _check_children(self, source: _Source, cut: Cut) -> None:
@@ -664,6 +669,17 @@ def _stale_error(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixError:
     return StalePrefixError(
         f"a fork of run {run_id!r} would inherit calls whose arguments would be others now: {named}{more}; cut before "
         "the first of them, or pass on_stale='rerun', which does, or on_stale='keep'",
+        run_id=run_id,
+        calls=[call.call for call in stale],
+    )
+
+
+def _changed_approval(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixError:
+    """What was decided about one payload is not inherited for another."""
+    named = ", ".join(f"{call.call} at {call.path}" for call in stale[:MAX_NAMED_STALE_CALLS])
+    return StalePrefixError(
+        f"a fork of run {run_id!r} would inherit approvals of another payload than its code asks for now: {named}; cut "
+        "before the first of them, or pass on_stale='rerun', which does",
         run_id=run_id,
         calls=[call.call for call in stale],
     )

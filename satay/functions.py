@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
+from satay.approval_records import Approval, PendingApproval
 from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.context import current_schedule
@@ -308,6 +309,18 @@ async def decide(
 ) -> None:
     """Say what became of an external call that a crash left unfinished; see `App.decide`."""
     await current_app().decide(run_id, decision, value=value, seq=seq)
+
+
+async def decide_approval(
+    run_id: RunOrId, key: str, *, approved: bool, by: str | None = None, note: str | None = None, value: Any = None
+) -> Approval:
+    """Decide about an approval that a run or a session asked for; see `App.decide_approval`."""
+    return await current_app().decide_approval(run_id, key, approved=approved, by=by, note=note, value=value)
+
+
+async def approvals(run_id: RunOrId | None = None) -> list[PendingApproval]:
+    """The approvals that a run waits for, or all runs; see `App.approvals`."""
+    return await current_app().approvals(run_id)
 
 
 def current_app() -> App:

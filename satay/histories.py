@@ -19,8 +19,9 @@ from satay.accounts import (
     UsageTotal,
     read_failure,
 )
+from satay.approval_records import verdict_text
 from satay.clock import MICROSECONDS, to_datetime
-from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
+from satay.model import APPROVAL, TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
 from satay.receipts import StaleCall
 from satay.replay import (
     CALL_KIND,
@@ -229,9 +230,13 @@ class Reading:
     def side(self, call: RecordedCall) -> CallSide:
         """The call as it is reported."""
         outcome, asked, used = call.outcome, call.input_entry, call.used
-        is_event = call.identity.kind is CallKind.EVENT
-        input_text = self._match(asked) if is_event else self.text(asked, call.input_at)
         outcome_text = self.text(outcome, call.outcome_at)
+        if call.identity.name == APPROVAL:
+            input_text, outcome_text = self.text(asked), verdict_text(outcome_text)
+        elif call.identity.kind is CallKind.EVENT:
+            input_text = self._match(asked)
+        else:
+            input_text = self.text(asked, call.input_at)
         return CallSide(
             call.entry.seq,
             None if outcome is None else outcome.seq,

@@ -141,9 +141,9 @@ class Append:
     `entries` are consecutive and begin after the last one the writer knows. `status` is None where it stays as it is;
     `wake_at` goes with it. `taken` are ids of messages that leave the inbox; `closed` are calls whose wait ends.
     `successor`, with its first entries, is a run created in the same transaction; messages addressed to this run and
-    not taken go over to it. When `status` is terminal, the store closes all waits of the run, posts `CHILD_ENDED` to
-    every run that waits for it, and `CANCEL_REQUESTED`, as `PARENT_ASKS`, to each of its children that has not ended
-    and was not asked before.
+    not taken go over to it. When `status` is terminal, the store closes all waits of the run, unless it is a session,
+    which can be gone on with, posts `CHILD_ENDED` to every run that waits for it, and `CANCEL_REQUESTED`, as
+    `PARENT_ASKS`, to each of its children that has not ended and was not asked before.
     """
 
     lease: Lease
@@ -202,7 +202,8 @@ class Posted(NamedTuple):
 
 
 class RunQuery(NamedTuple):
-    """Which runs to list, newest first. `before` is a run id: only runs created before that one.
+    """Which runs to list, newest first. `before` is a run id: only runs created before that one. `waits_for` is a type
+    of message: only runs with an open wait for one.
 
     Experiments are listed only where `workflow` asks for them, as `EXPERIMENT_WORKFLOW`.
     """
@@ -211,6 +212,7 @@ class RunQuery(NamedTuple):
     workflow: str | None = None
     forked_from: str | None = None
     parent_id: str | None = None
+    waits_for: str | None = None
     before: str | None = None
     limit: int = 100
 

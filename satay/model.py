@@ -85,6 +85,7 @@ VALUE_FIELD: Final[dict[str, str]] = {
     EntryType.TASK_COMPLETED: "result",
     EntryType.TASK_FAILED: "error",
     EntryType.TASK_BLOCKED: "refusal",
+    EntryType.EVENT_WAIT_STARTED: "request",
     EntryType.EXTERNAL_EVENT_RECEIVED: "payload",
     EntryType.CHILD_WORKFLOW_SCHEDULED: "input",
     EntryType.CHILD_WORKFLOW_COMPLETED: "result",
@@ -131,6 +132,10 @@ EXPERIMENT_WORKFLOW: Final = "satay.experiment"
 
 SESSION_WORKFLOW: Final = "satay.session"
 """Stands in the row of a session, whose loop the application owns: it is held by whoever has it open, not driven."""
+
+
+APPROVAL: Final = "satay.approval"
+"""The event that an approval waits for, and the type of the message that brings the decision or the end of its time."""
 
 
 class Entry(NamedTuple):

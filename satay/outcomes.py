@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
+from satay.approval_records import timed_out
 from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.effects import ForkTerms, Ruling
 from satay.errors import EventTimeoutError, PickleNotAllowedError, SatayError, TaskBlockedError
 from satay.failures import rebuilt_child_failure, rebuilt_task_failure
 from satay.loop import WorkflowLoop
-from satay.model import EntryType
+from satay.model import APPROVAL, EntryType
 from satay.pickles import PickleCodec
 
 
@@ -52,6 +53,8 @@ def _decoded(call: Call, text: str, allow_pickle: bool) -> Any:
 
 
 def _failure(call: Call, type: str, text: str) -> BaseException:
+    if type == EntryType.EVENT_WAIT_TIMED_OUT and isinstance(call, EventCall) and call.name == APPROVAL:
+        return timed_out(str(call.key))
     if type == EntryType.EVENT_WAIT_TIMED_OUT:
         key = "" if not isinstance(call, EventCall) or call.key is None else f" with key {call.key!r}"
         return EventTimeoutError(f"no event {call.name!r}{key} came before the wait timed out")

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from satay.approval_records import decision_codec
 from satay.arguments import shown
 from satay.codec import ValueCodec
 from satay.cuts import refusal
 from satay.declarations import value_codec
 from satay.definitions import default_name, tasks, workflows
 from satay.failures import encode_failure
-from satay.model import CallId, CallKind, EntryType
+from satay.model import APPROVAL, CallId, CallKind, EntryType
 from satay.receipts import OverriddenCall
 from satay.texts import json_quote
 
@@ -110,6 +111,8 @@ def _value(call: CallId, value: Any) -> Override:
 
 def _codec(call: CallId, value: Any) -> ValueCodec:
     if call.kind is CallKind.EVENT:
+        if call.name == APPROVAL:
+            return decision_codec()
         return value_codec(type(value)) if default_name(type(value)) == call.name else value_codec(Any)
     known = tasks.get(call.name) if call.kind is CallKind.TASK else workflows.get(call.name)
     return value_codec(Any) if known is None else known.result_codec

@@ -7,7 +7,17 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_origin, overload
 
-from satay.arguments import checked_count, checked_duration, checked_flag, checked_key, key_problem, name_problem, shown
+from satay.approval_records import Approval
+from satay.arguments import (
+    checked_approval_key,
+    checked_count,
+    checked_duration,
+    checked_flag,
+    checked_key,
+    key_problem,
+    name_problem,
+    shown,
+)
 from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
 from satay.declarations import value_codec
 from satay.definitions import P, R, Task, Workflow, default_name
@@ -61,6 +71,24 @@ async def wait_for_event(
     return await _outcome(
         schedule.open_event_wait(name, codec, checked_key(key, f"key of the wait for event {name!r}"), seconds)
     )
+
+
+async def require_approval(key: str, payload: Any = None, *, timeout: float | timedelta | None = None) -> Approval:
+    """Ask for an approval, and wait until somebody has decided with `satay.decide_approval`, which may take days.
+
+    `key` names the request in its run: the same key asks for the same, and gets the same answer. `payload` is what is
+    to be approved, for those who decide to see. Both ways to decide are an answer, which is true where it was approved.
+    Giving up the wait does not take the request back.
+
+    Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a process
+    is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
+    `InvalidValueError`, with nothing recorded, for a payload, key or timeout that cannot be used.
+    """
+    schedule = require_schedule("satay.require_approval()")
+    checked_approval_key(key)
+    seconds = None if timeout is None else checked_duration(timeout, f"timeout of approval {key!r}")
+    decision: Approval = await asyncio.shield(schedule.open_approval(key, payload, seconds).future)
+    return decision
 
 
 async def map(

@@ -9,10 +9,12 @@ from difflib import get_close_matches
 from typing import Any, Final, overload
 
 from satay.accounts import read_failure
+from satay.approval_inbox import list_pending
+from satay.approval_records import PendingApproval
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
 from satay.audits import compare_many, compare_two, verify_run
-from satay.clock import to_datetime
+from satay.clock import SystemClock, to_datetime
 from satay.codec import ValueCodec
 from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
@@ -147,6 +149,19 @@ class Reader(ABC):
     async def _last_of(self, run_id: str) -> RunRecord:
         """The run itself, or the one that goes on in its place."""
         return await (await self._archive()).latest(run_id)
+
+    async def approvals(self, run_id: RunOrId | None = None) -> list[PendingApproval]:
+        """The approvals that a run waits for, or all runs, in the order in which they were asked for.
+
+        Those that have been decided, or whose time is up, are not among them. Raises `RunNotFoundError`.
+        """
+        archive = await self._archive()
+        chosen = None if run_id is None else await self._id_of(run_id)
+        return await list_pending(archive, chosen, self._now())
+
+    def _now(self) -> int:
+        """The moment, in microseconds since the epoch."""
+        return SystemClock().now()
 
     async def outcome(self, run: RunOrId) -> Outcome | None:
         """The outcome of a run that was recorded last, or None. Raises `RunNotFoundError`."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from satay.errors import JournalCorruptError, JournalError, NondeterminismError, UnsupportedEntryError
 from satay.failures import message_of
-from satay.model import VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
+from satay.model import APPROVAL, VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
 
 CALL_KIND: Final[dict[str, CallKind]] = {
     EntryType.TASK_SCHEDULED: CallKind.TASK,
@@ -68,12 +68,12 @@ class Divergence(NamedTuple):
     """Where code and journal part: the position among durable calls, and what each of them has there.
 
     `recorded` is a call, or the sentence part that says which outcome comes next; `issued` is None where the code
-    issued no call.
+    issued no call. Both are sentence parts where the calls are the same and what they ask for is not.
     """
 
     position: int
     recorded: CallId | str
-    issued: CallId | None
+    issued: CallId | str | None
 
 
 class Identified(Protocol):
@@ -222,6 +222,11 @@ class StrictReplay:
             else:
                 passed_over(entry)
 
+    @property
+    def matched(self) -> int:
+        """How many calls of the code were looked up."""
+        return self._matched
+
     def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
         """The entry that records the issued call, a divergence, or None beyond the history.
 
@@ -275,6 +280,11 @@ class LooseReplay:
                 passed_over(entry)
         self._at = 0
         self._issued = 0
+
+    @property
+    def matched(self) -> int:
+        """How many calls of the code were looked up."""
+        return self._issued
 
     def match(self, entry_type: str, head: str, call: Identified) -> Entry | Divergence | None:
         identity = call.identity
@@ -345,6 +355,8 @@ def _spell(call: CallId | str | None, other: CallId | str | None) -> str | None:
     if not isinstance(call, CallId):
         return call
     is_same_name = isinstance(other, CallId) and call[:2] == other[:2]
+    if call.name == APPROVAL:
+        return f"approval {call.occurrence!r}"
     return _SPELLING[call.kind].format(str(call) if is_same_name else call.name)
 
 

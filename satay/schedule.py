@@ -9,9 +9,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from satay.answers import Answers
+from satay.approval_records import (
+    PAYLOAD_CODEC,
+    REQUEST_HEAD,
+    decision_codec,
+    first_difference,
+    payload_conflict,
+    payload_difference,
+    request_facts,
+)
 from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Clock, to_datetime
 from satay.codec import ValueCodec
@@ -24,7 +33,7 @@ from satay.failures import encode_failure
 from satay.inputs import InputCodec
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
-from satay.model import Entry, EntryType, child_run_id
+from satay.model import APPROVAL, Entry, EntryType, child_run_id
 from satay.origin import Origin, fresh_fork
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
@@ -38,6 +47,7 @@ from satay.replay import (
     cancelled_calls,
     facts,
     inherited_children,
+    read_head,
 )
 from satay.texts import json_quote
 
@@ -58,6 +68,7 @@ class Schedule(ABC):
     __slots__ = (
         "_again",
         "_answers",
+        "_approvals",
         "_attempts",
         "_cancelled",
         "_child_calls",
@@ -110,6 +121,7 @@ class Schedule(ABC):
         self._forked_at = None if fork is None else fork.at
         self._again: Mapping[int, MadeAgain] = {} if origin.terms is None else calls_made_again(entries)
         self._answers: Answers | None = None
+        self._approvals: dict[str, _AskedFor] | None = None
         self.rehearsal: Rehearsal | None = None
         self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
         self._attempts: dict[int, AttemptHistory] | None = None
@@ -250,6 +262,59 @@ class Schedule(ABC):
             self._waiting = {}
         self._waiting.setdefault((name, call.key), deque()).append(call)
         return call
+
+    def open_approval(self, key: str, payload: Any, timeout: float | None) -> EventCall:
+        """Issue a request for an approval, or find the one with that key. Raises `CallConflictError`, `EncodeError`."""
+        text = PAYLOAD_CODEC.encode(payload, f"the payload of approval {key!r}")
+        if self._approvals is None:
+            self._approvals = {}
+        asked = self._approvals.get(key)
+        if asked is not None:
+            path = None if asked.text == text else first_difference(asked.text, text)
+            if path is not None:
+                raise payload_conflict(self.run_id, key, path)
+            return asked.call
+        occurrence, head = self._head(REQUEST_HEAD, key)
+        call = EventCall(APPROVAL, occurrence, key, decision_codec())
+        self._approvals[key] = _AskedFor(call, text)
+        self.open_waits += 1
+        if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
+            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
+            self._record_call(call, EntryType.EVENT_WAIT_STARTED, f"{head},{request_facts(key, call.due)}", text)
+            if self._answers is not None and self._answer(call):
+                return call
+            self._recorder.open_wait(Wait(call.seq, APPROVAL, key))
+            self._wants_messages = True
+            self._watch(call)
+        elif call.entry is not None:
+            self._compare_payload(call, key, text)
+            call.due = read_head(call.entry)["due"]
+        if self._waiting is None:
+            self._waiting = {}
+        self._waiting.setdefault((APPROVAL, key), deque()).append(call)
+        return call
+
+    def _compare_payload(self, call: EventCall, key: str, text: str) -> None:
+        """What was decided about one payload holds for no other: code that asks for another one has diverged."""
+        assert call.entry is not None
+        path = payload_difference(call.entry, text)
+        if path is None:
+            return
+        if self.rehearsal is not None:
+            self.rehearsal.compare(call.entry, text)
+        elif self._replay is not None and not self.is_live:
+            recorded, issued = f"approval {key!r} for another payload, at {path}", f"approval {key!r}"
+            self._divergence = Divergence(self._replay.matched - 1, recorded, issued)
+        else:
+            raise payload_conflict(self.run_id, key, path)
+
+    def expired_approvals(self, now: int) -> list[str]:
+        """The keys of the requests whose time is up, and to which no answer is on its way."""
+        return [
+            key
+            for key, (call, _) in (self._approvals or {}).items()
+            if call.due is not None and call.due <= now and not call.is_answered and self.calls.get(call.seq) is call
+        ]
 
     def open_child(self, workflow: Workflow[..., Any], args: tuple[Any, ...], key: str | None) -> ChildCall:
         """Issue a child run. Its id derives from this run's, so that starting it again finds the same child."""
@@ -476,6 +541,13 @@ class Schedule(ABC):
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
         return self._dues.earliest(self.calls)
+
+
+class _AskedFor(NamedTuple):
+    """A request for an approval, and the text of what it is asked for."""
+
+    call: EventCall
+    text: str
 
 
 def _readable(name_fact: str) -> str:

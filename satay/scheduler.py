@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from satay.approval_inbox import expire
 from satay.archive import Archive, Ending
 from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
@@ -46,7 +47,7 @@ from satay.journal import (
     Owner,
 )
 from satay.logs import log
-from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
+from satay.model import APPROVAL, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, needed_blobs, reading
@@ -681,6 +682,8 @@ class Scheduler:
             self._children.hear(drive, call, message.id)
         elif message.type == DECISION:
             drive.decide(json.loads(message.payload), message.id)
+        elif message.type == APPROVAL:
+            return drive.receive_decision(message)
         else:
             return drive.receive(message)
         return True
@@ -697,7 +700,10 @@ class Scheduler:
             self.spawn(self._wake_sleepers())
 
     def _fire(self, drive: Drive) -> None:
-        """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first."""
+        """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first.
+
+        That the time of an approval is up is a message too, which comes too late where a decision is there.
+        """
         if drive.open_waits:
             # A wait that is not on disk yet finds no message. A drive that is not still asks to be woken again.
             if drive.is_still:
@@ -708,9 +714,13 @@ class Scheduler:
 
     async def _look_then_fire(self, drive: Drive) -> None:
         try:
-            await self._look_for_messages(drive)
+            for key in drive.expired_approvals(self.clock.now()):
+                await expire(self.journal, self.clock, drive.run_id, key)
         finally:
-            self.step(self._fire_now, drive)
+            try:
+                await self._look_for_messages(drive)
+            finally:
+                self.step(self._fire_now, drive)
 
     def _fire_now(self, drive: Drive) -> None:
         if not drive.is_suspended and not drive.is_ended:
@@ -778,6 +788,8 @@ class Scheduler:
         drive = self._drives.get(record.run_id)
         if drive is not None:
             self.look_for_messages(drive)
+        elif record.workflow == SESSION_WORKFLOW:
+            self.waiters.tell_of_entry(record.run_id)  # Whoever waits in it looks by itself.
         elif record.owner == self.owner_id or self.settings.recover:
             self.spawn(self._take_over_all([record]))
 

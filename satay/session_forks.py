@@ -17,7 +17,7 @@ from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_pol
 from satay.errors import JournalConflictError, RunConflictError, RunExistsError
 from satay.histories import reuse_of
 from satay.journal import NewFork, NewRun, Wait, chain_digest
-from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord
+from satay.model import APPROVAL, SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.origin import Origin, origin_of, session_created
 from satay.receipts import CallInFlight, ForkReceipt
 from satay.recorder import lay_out
@@ -25,7 +25,7 @@ from satay.replay import read_head, reading
 from satay.session_cuts import Boundary, find_boundary, judge, open_calls_at
 from satay.session_journals import SessionHost, session_record
 from satay.texts import json_quote
-from satay.transcripts import APPROVAL, Transcript
+from satay.transcripts import Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
@@ -209,8 +209,11 @@ def _receipt(
 
 
 def _in_flight(source: _Source, through_seq: int) -> list[CallInFlight]:
-    """The calls of tools that were outstanding at the cut, and what becomes of each when the fork makes it."""
-    found = []
+    """The approvals and calls of tools that were outstanding at the cut, and what becomes of each in the fork."""
+    found = [
+        CallInFlight(f"{APPROVAL}[{wait.key}]", wait.call, "wait")
+        for wait in _open_approvals(source.transcript, through_seq)
+    ]
     for call in open_calls_at(source.transcript, through_seq):
         told = read_head(call.entry)
         effect = Effect.UNDECLARED if "effect" not in told else parse_effect(told["effect"], call.identity.name)

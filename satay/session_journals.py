@@ -20,11 +20,11 @@ from satay.errors import (
     SessionLostError,
 )
 from satay.experiments import Draft
-from satay.journal import Journal, Lease, NewRun
+from satay.journal import Journal, Lease, NewRun, Wait
 from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.origin import Origin, origin_of, session_created
 from satay.recorder import Recorder
-from satay.replay import reading
+from satay.replay import outcome_call, read_head, reading
 from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
 from satay.transcripts import SessionStatus, Transcript
 from satay.waiters import Waiters
@@ -37,6 +37,9 @@ _AFTER: Final = {
     SessionStatus.COMPLETED: "completion",
     SessionStatus.CRASHED: "crash",
 }
+
+
+_WAIT_ENDS: Final = frozenset({EntryType.EXTERNAL_EVENT_RECEIVED, EntryType.EVENT_WAIT_TIMED_OUT})
 
 
 class SessionHost(Protocol):
@@ -122,6 +125,8 @@ class SessionJournal:
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
         append = recorder.turn(status, wake_at)
         append.taken = taken
+        append.opened = [_wait_of(entry) for entry in entries if entry.type == EntryType.EVENT_WAIT_STARTED]
+        append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
         self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
         try:
             await self.host.journal.append(append)
@@ -131,6 +136,11 @@ class SessionJournal:
         self.transcript.read(entries)
         self.host.waiters.tell_of_entry(self.run_id)
         return entries
+
+    async def refresh(self) -> None:
+        """Read what others who take part in the session have written. Raises `SessionLostError`."""
+        async with self._turn:
+            await self.catch_up()
 
     async def catch_up(self) -> None:
         """Read what was written since. Raises `SessionLostError` where the session was taken over, or has ended."""
@@ -155,6 +165,12 @@ class SessionJournal:
     async def state_text(self, snapshot: Snapshot) -> str:
         """The text of a state."""
         return await read_state(self.host.archive, self.transcript, snapshot)
+
+
+def _wait_of(request: Entry) -> Wait:
+    """The wait that a request opens."""
+    told = read_head(request)
+    return Wait(request.seq, told["event"], told["match"])
 
 
 async def read_state(archive: Archive, transcript: Transcript, snapshot: Snapshot) -> str:

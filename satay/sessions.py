@@ -10,17 +10,28 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Token
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast
 
-from satay.arguments import checked_count, checked_key, checked_run_id, name_problem, shown
+from satay.approval_records import PAYLOAD_CODEC, Approval
+from satay.arguments import (
+    checked_approval_key,
+    checked_count,
+    checked_duration,
+    checked_flag,
+    checked_key,
+    checked_run_id,
+    name_problem,
+    shown,
+)
 from satay.boundaries import BoundaryMode, parse_mode
 from satay.clock import to_datetime
 from satay.context import ToolCaller, session_of_block
 from satay.declarations import value_codec
 from satay.definitions import Task, effect, source_version
 from satay.errors import (
+    ApprovalPendingError,
     CodecError,
     InvalidValueError,
     JournalError,
@@ -36,6 +47,7 @@ from satay.ledgers import Ledger, ToolCall, ToolReceipt
 from satay.model import EntryType, RunStatus
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
+from satay.session_approvals import ApprovalRequest
 from satay.session_cuts import find_boundary
 from satay.session_forks import SessionForkRequest, fork_session
 from satay.session_journals import (
@@ -85,7 +97,7 @@ class Session:
 
     Entering makes the session, or goes on with it where it was left: paused, crashed, or by a process that is gone. One
     live owner has it at a time. Leaving the block completes it; leaving it with an error records that it crashed, and
-    with a cancellation that it was paused.
+    with a cancellation, or an `ApprovalPendingError`, that it was paused.
 
     `state_fn` gives the state after a step: plain data, or what the codec takes; it is recorded with every
     `state_interval`-th step, in the same transaction.
@@ -234,7 +246,7 @@ class Session:
         if error is None and self._pause_reason is None:
             text = _OPAQUE.encode(self._result, f"the result of session {self.run_id!r}")
             draft, status = Draft(EntryType.SESSION_COMPLETED, "", text), RunStatus.COMPLETED
-        elif error is None or not isinstance(error, Exception):
+        elif error is None or isinstance(error, ApprovalPendingError) or not isinstance(error, Exception):
             reason = type(error).__name__ if self._pause_reason is None else self._pause_reason
             draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
         else:
@@ -420,6 +432,31 @@ class Session:
         assert self._ledger is not None, "the session was entered"
         text = task.input_codec.encode(args, kwargs, task.input_where)
         return await self._ledger.call(ToolCall(task, text, key, fields))
+
+    # --- approvals ----------------------------------------------------------------------------------------------------
+
+    async def require_approval(
+        self, key: str, payload: Any = None, *, timeout: float | timedelta | None = None, wait: bool = True
+    ) -> Approval:
+        """Ask for an approval, once however often the session is opened anew, and return what was decided about it.
+
+        `key` names the request in the session: the same key asks for the same, and gets the same answer. `payload` is
+        what is to be approved. Somebody decides with `satay.decide_approval`, from anywhere and at any time, also while
+        no process has the session. With `wait=False` a request without an answer raises `ApprovalPendingError`, which
+        leaves the session paused where its block ends with it: open it again later, and ask again.
+
+        Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a
+        process is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
+        `InvalidValueError`, with nothing recorded; `SessionLostError`.
+        """
+        journal, scheduler = self._open_journal(), self._scheduler
+        assert scheduler is not None, "the session was entered"
+        checked_approval_key(key)
+        checked_flag(wait, "wait of require_approval()")
+        seconds = None if timeout is None else checked_duration(timeout, f"timeout of approval {key!r}")
+        text = PAYLOAD_CODEC.encode(payload, f"the payload of approval {key!r}")
+        request = ApprovalRequest(scheduler, journal, key, text, seconds)
+        return await (request.decision() if wait else request.decision_by_now())
 
     # --- forks --------------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from satay.errors import JournalCorruptError
-from satay.model import CREATION_ENTRIES, CallId, Entry, EntryType
+from satay.model import APPROVAL, CREATION_ENTRIES, CallId, Entry, EntryType
 from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
 from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
-
-APPROVAL: Final = "satay.approval"
-"""The name of the event that an approval waits for."""
 
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(

@@ -54,6 +54,7 @@ def runs(connection: sqlite3.Connection, query: RunQuery) -> list[RunRecord]:
         ("workflow = ?", query.workflow),
         ("forked_from = ?", query.forked_from),
         ("parent_id = ?", query.parent_id),
+        ("key IN (SELECT run FROM waits WHERE type = ?)", query.waits_for),
         ("key < (SELECT key FROM runs WHERE run_id = ?)", query.before),
     )
     given = [(condition, value) for condition, value in filters if value is not None]

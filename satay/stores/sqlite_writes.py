@@ -412,8 +412,15 @@ def _open_waits(cursor: sqlite3.Cursor, key: int, waits: Sequence[Wait], at: int
 
 
 def end(cursor: sqlite3.Cursor, lease: Lease, at: int) -> None:
-    """Close the waits of a run that ended, tell the runs that wait for it, and ask its children to cancel."""
-    cursor.execute("DELETE FROM waits WHERE run = ?", (lease.key,))
+    """Close the waits of a run that ended, tell the runs that wait for it, and ask its children to cancel.
+
+    Those of a session stay: it can be gone on with.
+    """
+    cursor.execute(
+        "DELETE FROM waits WHERE run = ? "
+        f"AND NOT EXISTS (SELECT 1 FROM runs WHERE key = waits.run AND workflow = '{SESSION_WORKFLOW}')",
+        (lease.key,),
+    )
     cursor.execute(
         f"INSERT INTO inbox (run, type, key, payload, at) SELECT run, type, key, '{NO_PAYLOAD}', ? "
         f"FROM waits WHERE type = '{CHILD_ENDED}' AND key = ? GROUP BY run ORDER BY min(id)",
