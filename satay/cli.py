@@ -31,6 +31,8 @@ from satay.modules import find_function, find_target
 from satay.readers import JournalReader, RunEnding
 from satay.sweeps import Budget, run_sweep
 from satay.views import (
+    approval_line,
+    approval_list,
     health_page,
     outcome_data,
     outcome_page,
@@ -397,6 +399,37 @@ async def decide(
     async with desk.app() as app:
         await app.decide(run_id, made, value=data, seq=seq)  # type: ignore[arg-type]  # decide() checks it
     await _tell_state(desk, run_id)
+
+
+@command(open_desk)
+async def approvals(
+    desk: Desk,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run; else all runs.", autocompletion=complete_run)
+    ] = None,
+) -> None:
+    """List the approvals that a run, or any run, waits for."""
+    async with desk.reader() as reader:
+        pending = await reader.approvals(None if run is None else await reader.find(run))
+    desk.output.show([approval.to_dict() for approval in pending], approval_list(pending))
+
+
+@command(open_desk)
+async def approve(
+    desk: Desk,
+    run: Run,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the approval.")],
+    is_rejected: Annotated[bool, typer.Option("--reject", help="Say no.")] = False,
+    by: Annotated[str | None, typer.Option(help="Who decides.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why.")] = None,
+    value: Annotated[str | None, typer.Option(metavar="JSON", help="What is handed along.")] = None,
+) -> None:
+    """Approve what a run or a session asked for, or reject it. The first decision holds."""
+    (run_id,) = await desk.find(run)
+    data = None if value is None else parse_json(value, "--value")
+    async with desk.app() as app:
+        decision = await app.decide_approval(run_id, key, approved=not is_rejected, by=by, note=note, value=data)
+    desk.output.show({"run_id": run_id} | decision.to_dict(), approval_line(run_id, decision))
 
 
 async def _tell_state(desk: Desk, run_id: str) -> None:

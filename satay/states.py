@@ -11,10 +11,11 @@ from shlex import quote
 from typing import Any, Final
 
 from satay.accounts import read_failure
+from satay.approval_records import EXPIRED, decision_id, is_request
 from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import TaskBlockedError
 from satay.journal import CANCEL_REQUESTED, DECISION, TERMINATION_REQUESTED, Owner
-from satay.model import EXPERIMENT_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
+from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.replay import inherited_children, open_calls, outcome_call, read_head, recorded_call, value_text
 
 OVERDUE_SECONDS: Final = 5
@@ -31,6 +32,7 @@ class RunState(StrEnum):
     RETRYING = "retrying"
     SLEEPING = "sleeping"
     WAITING_FOR_EVENT = "waiting for an event"
+    WAITING_FOR_APPROVAL = "waiting for an approval"
     WAITING_FOR_CHILD = "waiting for a child"
     WAITING = "waiting"
     OVERDUE = "overdue"
@@ -151,12 +153,7 @@ def _failed(situation: Situation) -> StateReport:
 def _undecided(situation: Situation) -> StateReport:
     run_id = situation.record.run_id
     if any(message.type == DECISION for message in situation.messages):
-        return StateReport(
-            RunState.DECIDED,
-            "the decision lies in its inbox, and nobody has taken it yet",
-            "go on with the run, unless a process drives it, which takes the decision by itself",
-            (_resume(run_id),),
-        )
+        return _decided(situation)
     outstanding = open_calls(situation.entries)
     asked = [read_head(entry)["call"] for entry in situation.entries if entry.type == EntryType.DECISION_REQUESTED]
     calls = ", ".join(str(recorded_call(outstanding[seq])) for seq in asked if seq in outstanding)
@@ -169,6 +166,15 @@ def _undecided(situation: Situation) -> StateReport:
             f"satay decide {run_id} fail",
             f"satay decide {run_id} --value JSON",
         ),
+    )
+
+
+def _decided(situation: Situation) -> StateReport:
+    return StateReport(
+        RunState.DECIDED,
+        "the decision lies in its inbox, and nobody has taken it yet",
+        "go on with the run, unless a process drives it, which takes the decision by itself",
+        () if situation.record.workflow == SESSION_WORKFLOW else (_resume(situation.record.run_id),),
     )
 
 
@@ -185,6 +191,9 @@ def _running(situation: Situation) -> StateReport:
     where = f"process {situation.driver.pid} on {situation.driver.host} drives it"
     if _is_to_end(situation):
         return _cancelling(situation, where)
+    request = _open_request(situation)
+    if request is not None and situation.record.workflow == SESSION_WORKFLOW:
+        return _waiting_for_approval(situation, request)
     failed = _last_failed_attempt(situation)
     if failed is not None:
         return StateReport(RunState.RETRYING, f"{failed}; {where}", "nothing to do; it is tried again by itself")
@@ -225,6 +234,9 @@ def _waiting(situation: Situation) -> StateReport:
 
 
 def _waiting_for_a_call(situation: Situation) -> StateReport:
+    request = _open_request(situation)
+    if request is not None:
+        return _waiting_for_approval(situation, request)
     outstanding = list(open_calls(situation.entries).values())
     for entry in outstanding:
         if entry.type == EntryType.EVENT_WAIT_STARTED:
@@ -245,6 +257,26 @@ def _waiting_for_a_call(situation: Situation) -> StateReport:
     return _patient(situation, RunState.WAITING, "it waits for nothing that its journal names", "nothing to do")
 
 
+def _open_request(situation: Situation) -> Entry | None:
+    """The first request for an approval that has no answer in the journal."""
+    return next((entry for entry in open_calls(situation.entries).values() if is_request(entry)), None)
+
+
+def _waiting_for_approval(situation: Situation, request: Entry) -> StateReport:
+    run_id, known = situation.record.run_id, read_head(request)
+    key, due = known["match"], known["due"]
+    answers = [message for message in situation.messages if message.event_id == decision_id(run_id, key)]
+    if any(message.payload != EXPIRED for message in answers):
+        return _decided(situation)
+    reason = f"it waits for approval {key!r}" + ("" if due is None else f", until {_moment(due)}")
+    if answers or (due is not None and due <= situation.now):
+        reason = f"approval {key!r} was not decided until {_moment(due)}, which it has not noticed yet"
+        return _patient(situation, RunState.WAITING_FOR_APPROVAL, reason, "nothing to do")
+    approve = f"satay approve {run_id} {quote(key)}"
+    commands = (approve, f"{approve} --reject")
+    return _patient(situation, RunState.WAITING_FOR_APPROVAL, reason, "decide about it", *commands)
+
+
 def _waiting_for_event(situation: Situation, entry: Entry) -> StateReport:
     known = read_head(entry)
     name, key = known["event"], known.get("match")
@@ -258,7 +290,11 @@ def _waiting_for_event(situation: Situation, entry: Entry) -> StateReport:
 
 def _patient(situation: Situation, state: RunState, reason: str, advice: str, *commands: str) -> StateReport:
     """The report on a run that waits, which somebody has to wake when the time comes."""
-    if situation.driver is None:
+    if situation.record.workflow == SESSION_WORKFLOW:
+        advice += (
+            "" if situation.record.status is RunStatus.RUNNING else "; whoever opens the session again goes on with it"
+        )
+    elif situation.driver is None:
         reason += "; no process is there that would go on with it then"
         advice += ", and have a process there that imports its code, with satay.run_app(recover=True)"
         commands = (*commands, _resume(situation.record.run_id))

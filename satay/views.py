@@ -15,6 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from satay.accounts import CallSide, ComparedRun
+from satay.approval_records import Approval, PendingApproval
 from satay.experiments import Outcome
 from satay.handles import RunSummary
 from satay.health import HealthReport
@@ -39,6 +40,7 @@ _STYLES: Final[Mapping[str, str]] = {
     "waiting": "blue",
     "sleeping": "blue",
     "waiting for an event": "blue",
+    "waiting for an approval": "magenta",
     "waiting for a child": "blue",
     "overdue": "red",
     "cancelling": "yellow",
@@ -271,6 +273,24 @@ def outcome_data(outcome: Outcome) -> dict[str, Any]:
         "at": outcome.at.isoformat(),
         "decided_in": outcome.decided_in,
     }
+
+
+def approval_list(pending: Sequence[PendingApproval]) -> RenderableType:
+    """Approvals that runs wait for, a line each."""
+    if not pending:
+        return Text("no approvals are pending")
+    table = _table("run", "approval", "of", "until", broken=["run", "of"])
+    for one in pending:
+        until = Text("") if one.deadline is None else Text(_moment(one.deadline))
+        table.add_row(_text(one.run_id), _text(one.key), _text(show_value(one.payload, MAX_OUTCOME_CHARACTERS)), until)
+    return table
+
+
+def approval_line(run_id: str, decision: Approval) -> RenderableType:
+    """A decision, in a line."""
+    verdict = "approved" if decision.approved else "rejected"
+    by = "" if decision.by is None else f" by {decision.by}"
+    return _text(f"{decision.key} of run {run_id} was {verdict}{by} at {_moment(decision.at)} UTC")
 
 
 def outcome_page(outcome: Outcome | None) -> RenderableType:

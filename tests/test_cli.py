@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import satay
 from satay.cli import application, main
+from satay.errors import ApprovalPendingError
 from satay.exits import MEANINGS, ExitCode
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import abandon, open_app, settle
@@ -81,6 +82,21 @@ async def leave_waiting(place: Path, run_id: str = "waits") -> None:
     async with open_app(place) as app:
         await app.start(shell.await_answer, run_id=run_id)
         await settle(app)
+
+
+async def leave_asking(place: Path, run_id: str = "asks") -> None:
+    """A run that waits for an approval, and that no process drives."""
+    async with open_app(place) as app:
+        await app.start(shell.refund, run_id=run_id)
+        await settle(app)
+
+
+async def leave_session_asking(place: Path) -> None:
+    """A session that waits for an approval, and that no process has open."""
+    async with open_app(place), satay.Session("s") as session:
+        with pytest.raises(ApprovalPendingError):
+            await session.require_approval("refund", {"dollars": 40}, wait=False)
+        session.pause()
 
 
 async def leave_crashed(place: Path, run_id: str = "pays") -> None:
@@ -555,6 +571,38 @@ def test_a_crash_in_an_external_call_is_decided(cli: Shell) -> None:
     assert ExitCode.USAGE == cli("decide", "pays", "rerun").code
 
 
+def test_an_approval_is_listed_and_decided(cli: Shell) -> None:
+    in_loop(leave_asking(cli.place))
+    listed = cli("approvals", "--json").data
+    page = cli("approvals", "asks")
+    state = cli("show", "asks", "--json").data["state"]
+    decided = cli("approve", "asks", "refund", "--reject", "--by", "Mia", "--note", "no", "--value", "[1]", "--json")
+    again = cli("approve", "asks", "refund", "--reject", "--value", "[1]")
+    otherwise = cli("approve", "asks", "refund")
+    unknown = cli("approve", "asks", "other", "--json")
+    resumed = cli("resume", "asks", "-m", MODULE, "--json")
+
+    assert [("asks", "refund", {"dollars": 40})] == [(one["run_id"], one["key"], one["payload"]) for one in listed]
+    assert re.search(r"asks +refund +{'dollars': 40}", page.output)
+    assert "satay approve asks refund --reject" in state["commands"]
+    assert (False, "Mia", "no", [1]) == tuple(decided.data[name] for name in ("approved", "by", "note", "value"))
+    assert (0, True) == (again.code, "refund of run asks was rejected by Mia at" in again.output)
+    assert (ExitCode.REFUSED, True) == (otherwise.code, "was rejected with the value [1] by 'Mia'" in otherwise.errors)
+    assert (ExitCode.REFUSED, "ApprovalNotFoundError") == (unknown.code, unknown.error["error"])
+    assert "rejected by Mia" == resumed.data["result"]
+    assert "no approvals are pending\n" == cli("approvals").output
+
+
+def test_an_approval_of_a_session_is_decided(cli: Shell) -> None:
+    in_loop(leave_session_asking(cli.place))
+    approved = cli("approve", "s", "refund", "--by", "Mia")
+    state = cli("show", "s", "--json").data["state"]
+
+    assert (0, True) == (approved.code, approved.output.startswith("refund of run s was approved by Mia at"))
+    assert "decided" == state["state"]
+    assert [] == cli("approvals", "--json").data
+
+
 def test_a_run_whose_code_is_not_imported_is_not_resumed(cli: Shell) -> None:
     in_loop(leave_waiting(cli.place))
     with closing(sqlite3.connect(cli.place / DATABASE_FILE)) as connection, connection:
@@ -649,7 +697,7 @@ def test_doctor_finds_a_damaged_page(cli: Shell) -> None:
 
 # --- every command ----------------------------------------------------------------------------------------------------
 
-READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["verify", "r"], ["doctor"]]
+READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["verify", "r"], ["doctor"], ["approvals"]]
 
 
 @pytest.mark.parametrize("arguments", READING, ids=lambda arguments: str(arguments[0]))
@@ -661,7 +709,7 @@ def test_reading_makes_no_journal(cli: Shell, tmp_path: Path, arguments: Sequenc
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ["cancel r", "send e --run r", "decide r fail", "resume r"])
+@pytest.mark.parametrize("line", ["cancel r", "send e --run r", "decide r fail", "resume r", "approve r k"])
 def test_acting_on_a_run_makes_no_journal(cli: Shell, tmp_path: Path, line: str) -> None:
     answer = cli(*line.split())
 
@@ -854,6 +902,7 @@ def test_messages_are_left_by_a_process_that_knows_no_code(cli: Shell) -> None:
     cli("resume", "pays", "-m", MODULE)
     commands = [
         ["decide", "pays", "--value", '"by hand"'],
+        ["approvals"],
         ["send", "answer", "1", "--run", "waits", "--key", "k"],
         ["cancel", "waits"],
     ]

@@ -14,12 +14,14 @@ from satay.errors import (
     ApprovalTimeoutError,
     CallConflictError,
     EncodeError,
+    InvalidValueError,
     RunEndedError,
     SessionLostError,
 )
 from satay.model import RunStatus
 from satay.testing import AppUnderTest, ManualClock, abandon, open_app
 from tests.driving import types_of
+from tests.test_wrong_types import VALUES
 
 pytestmark = pytest.mark.anyio
 
@@ -204,6 +206,21 @@ async def test_large_payloads_and_notes_are_kept(tmp_path: Path) -> None:
         assert large == (await ask(large)).note
         with pytest.raises(CallConflictError):
             await ask(large + "x")
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+async def test_a_wrong_type_is_refused_and_asks_for_nothing(tmp_path: Path, value: Any) -> None:
+    async with open_app(tmp_path) as app, satay.Session("s") as session:
+        wrong = [session.require_approval(value)]
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or value != value):
+            wrong.append(session.require_approval("k", timeout=value))
+        if not isinstance(value, bool):
+            wrong.append(session.require_approval("k", wait=value))
+        for call in wrong:
+            with pytest.raises(InvalidValueError):
+                await call
+
+        assert 0 == await count_of(app, "EventWaitStarted")
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 import satay
 from satay.clock import MICROSECONDS
-from satay.errors import TaskBlockedError
+from satay.errors import ApprovalPendingError, TaskBlockedError
 from satay.inspections import inspect_run
 from satay.model import RunStatus
 from satay.readers import open_reader
@@ -65,6 +65,11 @@ async def charging() -> None:
 @satay.workflow(name="states.sleeping")
 async def sleeping() -> None:
     await satay.sleep(timedelta(days=1))
+
+
+@satay.workflow(name="states.approving")
+async def approving() -> None:
+    await satay.require_approval("it's", {"dollars": 40}, timeout=timedelta(days=1))
 
 
 @satay.workflow(name="states.waiting")
@@ -181,6 +186,7 @@ STATES: Final[dict[RunState, State]] = {
     RunState.RETRYING: lambda place: started(place, failing),
     RunState.SLEEPING: lambda place: started(place, sleeping),
     RunState.WAITING_FOR_EVENT: lambda place: started(place, waiting),
+    RunState.WAITING_FOR_APPROVAL: lambda place: started(place, approving),
     RunState.WAITING_FOR_CHILD: lambda place: started(place, parent),
     RunState.OVERDUE: lambda place: left(place, sleeping, later_seconds=90_000),
     RunState.CANCELLING: asked_to_end,
@@ -225,6 +231,54 @@ def test_a_wait_for_an_event_is_told_with_the_command_that_ends_it(tmp_path: Pat
 
     assert report.reason.startswith("it waits for event 'answer' with key \"it's\", until ")
     assert ("satay send answer JSON --run r --key 'it'\"'\"'s'",) == report.commands
+
+
+def test_a_wait_for_an_approval_is_told_with_the_commands_that_decide_it(tmp_path: Path) -> None:
+    report = in_loop(started(tmp_path, approving))
+
+    assert report.reason.startswith('it waits for approval "it\'s", until ')
+    approve = "satay approve r 'it'\"'\"'s'"
+    assert (approve, f"{approve} --reject") == report.commands
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_an_approval_whose_answer_nobody_has_taken_is_not_asked_for_again(tmp_path: Path, is_decided: bool) -> None:
+    async def run() -> StateReport:
+        clock = stopped_clock()
+        async with open_app(tmp_path, clock=clock) as app:
+            await app.start(approving, run_id="r")
+            await settle(app)
+            await abandon(app)
+        await clock.advance(0 if is_decided else timedelta(days=2))
+        async with open_app(tmp_path, clock=clock) as app:
+            if is_decided:
+                scheduler = await app.scheduler()
+                await scheduler.journal.post("r", "satay.approval", "it's", "satay.approval:r:it's", "{}", clock.now())
+            return await look(app)
+
+    report = in_loop(run())
+
+    assert is_decided is (report.state is RunState.DECIDED)
+    assert not [command for command in report.commands if "approve" in command]
+
+
+async def session_that_asked(place: Path, *, is_left: bool) -> StateReport:
+    async with open_app(place, clock=stopped_clock()) as app:
+        async with satay.Session("s") as session:
+            with pytest.raises(ApprovalPendingError):
+                await session.require_approval("refund", wait=False)
+            session.pause()
+            report = await look(app, "s")
+        return await look(app, "s") if is_left else report
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_session_that_waits_for_an_approval_says_so(tmp_path: Path, is_left: bool) -> None:
+    report = in_loop(session_that_asked(tmp_path, is_left=is_left))
+
+    assert (RunState.WAITING_FOR_APPROVAL, "it waits for approval 'refund'") == (report.state, report.reason)
+    assert ("satay approve s refund", "satay approve s refund --reject") == report.commands
+    assert is_left is ("opens the session again" in report.advice)
 
 
 def test_a_task_that_is_tried_again_is_told_with_its_error(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ async def await_answer() -> Any:
     return await satay.wait_for_event("answer", key="k")
 
 
+@satay.workflow(name="shell.refund")
+async def refund() -> str:
+    decision = await satay.require_approval("refund", {"dollars": 40})
+    return f"{'approved' if decision else 'rejected'} by {decision.by}"
+
+
 @satay.workflow(name="shell.ask")
 async def ask(question: str) -> str:
     return f"{question} {await satay.wait_for_event('answer', key='k')}"
