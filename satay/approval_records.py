@@ -160,11 +160,21 @@ def read_requests(entries: Iterable[Entry]) -> dict[str, Request]:
             answered = by_seq.get(outcome_call(entry))
             if answered is not None:
                 answered.answer = entry
+        elif by_seq and entry.type == EntryType.RUN_FORKED:
+            again = by_seq.get(read_head(entry).get("again", 0))
+            if again is not None:
+                again.due = _due_anew(again.entry, entry.at)
         elif by_seq and entry.type == EntryType.CALL_CANCELLED:
             given_up = by_seq.get(outcome_call(entry))
             if given_up is not None:
                 given_up.is_withdrawn = True
     return requests
+
+
+def _due_anew(request: Entry, at: int) -> int | None:
+    """When the time of a request is up that a fork makes anew: it is as long as it was."""
+    due: int | None = read_head(request)["due"]
+    return None if due is None else due + at - request.at
 
 
 def payload_difference(entry: Entry, text: str) -> str | None:

@@ -255,13 +255,17 @@ class Schedule(ABC):
         elif call.entry is not None:
             known = facts(call.entry)
             call.key, call.due = known["match"], known["due"]
-            again = self._again.get(call.seq)
-            if again is not None and call.due is not None:  # A wait that is opened anew is as long as it was.
-                call.due += again.at - call.entry.at
+            self._open_anew(call)
         if self._waiting is None:
             self._waiting = {}
         self._waiting.setdefault((name, call.key), deque()).append(call)
         return call
+
+    def _open_anew(self, call: EventCall) -> None:
+        """A wait that a fork opens anew is as long as it was."""
+        again = self._again.get(call.seq)
+        if again is not None and call.due is not None and call.entry is not None:
+            call.due += again.at - call.entry.at
 
     def open_approval(self, key: str, payload: Any, timeout: float | None) -> EventCall:
         """Issue a request for an approval, or find the one with that key. Raises `CallConflictError`, `EncodeError`."""
@@ -289,6 +293,7 @@ class Schedule(ABC):
         elif call.entry is not None:
             self._compare_payload(call, key, text)
             call.due = read_head(call.entry)["due"]
+            self._open_anew(call)
         if self._waiting is None:
             self._waiting = {}
         self._waiting.setdefault((APPROVAL, key), deque()).append(call)

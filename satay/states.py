@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any, Final
 
 from satay.accounts import read_failure
-from satay.approval_records import EXPIRED, decision_id, is_request
+from satay.approval_records import EXPIRED, Request, decision_id, read_requests
 from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import TaskBlockedError
 from satay.journal import CANCEL_REQUESTED, DECISION, TERMINATION_REQUESTED, Owner
@@ -257,14 +257,13 @@ def _waiting_for_a_call(situation: Situation) -> StateReport:
     return _patient(situation, RunState.WAITING, "it waits for nothing that its journal names", "nothing to do")
 
 
-def _open_request(situation: Situation) -> Entry | None:
+def _open_request(situation: Situation) -> Request | None:
     """The first request for an approval that has no answer in the journal."""
-    return next((entry for entry in open_calls(situation.entries).values() if is_request(entry)), None)
+    return next((request for request in read_requests(situation.entries).values() if request.is_open), None)
 
 
-def _waiting_for_approval(situation: Situation, request: Entry) -> StateReport:
-    run_id, known = situation.record.run_id, read_head(request)
-    key, due = known["match"], known["due"]
+def _waiting_for_approval(situation: Situation, request: Request) -> StateReport:
+    run_id, key, due = situation.record.run_id, request.key, request.due
     answers = [message for message in situation.messages if message.event_id == decision_id(run_id, key)]
     if any(message.payload != EXPIRED for message in answers):
         return _decided(situation)

@@ -18,7 +18,14 @@ from typing import Any, Final, NoReturn
 
 import satay
 from satay.clock import to_datetime
-from satay.errors import EventTimeoutError, RunExistsError, SatayError
+from satay.errors import (
+    ApprovalNotFoundError,
+    ApprovalTimeoutError,
+    EventTimeoutError,
+    RunEndedError,
+    RunExistsError,
+    SatayError,
+)
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, pause, settle
 
 RUN_ID: Final = "r"
@@ -241,6 +248,26 @@ async def events() -> list[Any]:
 async def send_events(app: AppUnderTest, run_id: str) -> None:
     for key in "abc":
         await app.send_event("corpus.go", {"key": key}, key=key, run_id=run_id, event_id=key)
+
+
+@satay.workflow(name="corpus.approvals")
+async def approvals() -> list[Any]:
+    found: list[Any] = []
+    try:
+        await satay.require_approval("never", timeout=3_600)
+    except ApprovalTimeoutError:
+        found.append(await note("nobody decided"))
+    asked = (satay.require_approval("one", {"number": 1}), satay.require_approval("two"))
+    for decision in await asyncio.gather(*asked):
+        found.append((decision.key, decision.approved, decision.by, await note(decision.value)))
+    return [*found, (await satay.require_approval("one", {"number": 1})).approved]
+
+
+async def decide_when_asked(app: AppUnderTest, run_id: str) -> None:
+    await settle(app)
+    for key in ("one", "two"):
+        with contextlib.suppress(ApprovalNotFoundError, RunEndedError):
+            await app.decide_approval(run_id, key, approved=key == "one", by="Mia", value=key)
 
 
 @satay.workflow(name="corpus.caught")
@@ -490,6 +517,7 @@ SHAPES: Final = {
         Shape(timers, is_ordered=True),
         Shape(timeouts, is_ordered=True),
         Shape(events, script=send_events),
+        Shape(approvals, script=decide_when_asked),
         Shape(caught, is_ordered=True),
         Shape(failing, is_ordered=True),
         Shape(retrying, is_ordered=True),

@@ -1,7 +1,7 @@
 """Approvals in workflows: asked for once, decided from anywhere, by whoever is first and in time."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from satay.errors import (
     ApprovalTimeoutError,
     CallConflictError,
     EncodeError,
+    InvalidValueError,
     NondeterminismError,
     RunEndedError,
     StalePrefixError,
@@ -22,6 +23,7 @@ from satay.errors import (
 )
 from satay.model import RunStatus
 from satay.testing import AppUnderTest, ManualClock, abandon, open_app, settle
+from tests.corpus import NEVER_SECONDS
 from tests.driving import entries_of, types_of
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +64,10 @@ async def patient(timeout: float) -> str:
     except ApprovalTimeoutError as error:
         return f"{type(error).__name__} of {error.key}"
     return "decided"
+
+
+def clock_after(days: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=days)
 
 
 async def waiting(app: AppUnderTest, workflow: Any = refund, input: Any = None, run_id: str = "r") -> Any:
@@ -331,6 +337,25 @@ async def test_a_decision_before_the_deadline_wins_though_it_is_delivered_after_
         assert "decided" == await app.resume("r").result()
 
 
+async def test_a_decision_that_a_live_process_has_not_heard_of_wins_over_its_timeout(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock, poll_seconds=NEVER_SECONDS) as app:
+        handle = await waiting(app, patient, 2.0 * DAY)
+        async with open_app(tmp_path, clock=clock, poll_seconds=NEVER_SECONDS) as other:
+            await clock.advance(2 * DAY - 1)
+            await other.decide_approval("r", "refund", approved=True)
+        await clock.advance(DAY)
+
+        assert "decided" == await handle.result()
+
+
+async def test_nobody_decides_by_sending_an_event(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await waiting(app)
+        with pytest.raises(InvalidValueError, match="satay's own"):
+            await satay.send_event("satay.approval", {"approved": True}, key="refund", run_id="r")
+
+
 async def test_the_end_of_the_time_that_was_posted_first_refuses_a_decision(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_app(tmp_path, clock=clock) as app:
@@ -454,6 +479,22 @@ async def test_a_fork_that_would_have_a_decision_about_something_else_is_refused
 
         assert ["satay.approval[refund]"] == [call.call for call in plan.stale_calls]
         assert [("f", {"dollars": 4_000})] == [(one.run_id, one.payload) for one in await satay.approvals()]
+
+
+async def test_a_request_that_a_fork_makes_anew_is_open_for_as_long_as_the_first_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock) as app:
+        handle = await waiting(app, input=2.0 * DAY)
+        await satay.decide_approval("r", "refund", approved=True, by="Mia")
+        await handle.result()
+        await clock.advance(30 * DAY)
+        fork = await satay.fork("r", before_event="satay.approval", keep_siblings=True, run_id="f")
+        await clock.advance(2 * DAY - 1)
+        (pending,) = await satay.approvals()
+        await satay.decide_approval("f", "refund", approved=False, by="Ada")
+
+        assert clock_after(32) == pending.deadline
+        assert "rejected by Ada" == await fork.result()
 
 
 async def test_a_fork_can_be_given_a_decision(tmp_path: Path) -> None:

@@ -42,7 +42,16 @@ from satay.journal import (
     Wait,
     chain_digest,
 )
-from satay.model import EXPERIMENT_WORKFLOW, TERMINAL_STATUSES, Entry, EntryType, Message, RunRecord, RunStatus
+from satay.model import (
+    EXPERIMENT_WORKFLOW,
+    SESSION_WORKFLOW,
+    TERMINAL_STATUSES,
+    Entry,
+    EntryType,
+    Message,
+    RunRecord,
+    RunStatus,
+)
 from satay.stores.sqlite import open_sqlite
 
 pytestmark = pytest.mark.anyio
@@ -573,6 +582,26 @@ async def test_an_experiment_is_listed_only_where_it_is_asked_for(journal: Journ
     assert ["x"] == ids(await journal.runs(RunQuery()))
     assert [] == await journal.runs(RunQuery(status=RunStatus.WAITING))
     assert ["x~experiment"] == ids(await journal.runs(RunQuery(workflow=EXPERIMENT_WORKFLOW)))
+
+
+async def test_runs_that_wait_for_a_type_of_message_are_found(journal: Journal) -> None:
+    await create_waiting(journal, "r1", Wait(2, "go", "a"), Wait(2, "go", "b"))
+    await create_waiting(journal, "r2", Wait(2, "stop", None))
+    await create_waiting(journal, "r3", Wait(2, "go", None))
+    await create(journal, "r4")
+
+    assert ["r3", "r1"] == ids(await journal.runs(RunQuery(waits_for="go")))
+    assert ["r1"] == ids(await journal.runs(RunQuery(waits_for="go", before="r3")))
+    assert [] == await journal.runs(RunQuery(waits_for="come"))
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED])
+async def test_the_waits_of_a_session_outlast_its_end(journal: Journal, status: RunStatus) -> None:
+    lease = await create_waiting(journal, "s", Wait(2, "satay.approval", "refund"), workflow=SESSION_WORKFLOW)
+    await end(journal, lease, 3, status)
+
+    assert [Wait(2, "satay.approval", "refund")] == await journal.waits("s")
+    assert ["s"] == ids(await journal.runs(RunQuery(waits_for="satay.approval")))
 
 
 # What waits for the writer shares a transaction, so these begin with a call that keeps the writer busy.

@@ -112,6 +112,22 @@ async def test_a_request_that_is_not_waited_for_leaves_the_session_paused(tmp_pa
         assert (await satay.verify("s")).is_intact
 
 
+async def test_a_function_that_is_a_session_is_paused_and_goes_on_when_it_is_called_again(tmp_path: Path) -> None:
+    @satay.session("s")
+    async def refund() -> str:
+        decision = await satay.current_session().require_approval("refund", PAYLOAD, wait=False)
+        return f"approved by {decision.by}"
+
+    async with open_app(tmp_path) as app:
+        with pytest.raises(ApprovalPendingError):
+            await refund()
+        status = await app.status("s")
+        await satay.decide_approval("s", "refund", approved=True, by="Mia")
+
+        assert RunStatus.WAITING == status
+        assert "approved by Mia" == await refund()
+
+
 async def test_an_answer_is_the_same_however_often_it_is_asked_for(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         await asked()
