@@ -60,16 +60,14 @@ async def decide(host: DecisionHost, record: RunRecord, key: str, verdict: Verdi
     """
     run_id = record.run_id
     for _ in range(MAX_LOOKS):
-        request = _find(run_id, read_requests(await host.archive.entries(run_id)), key)
+        request = _find(run_id, await _requests(host.archive, run_id), key)
         now = host.clock.now()
         decision = Approval(key, verdict.approved, verdict.by, verdict.note, verdict.value, to_datetime(now))
         text = encode_decision(decision)
         there = await _answer_text(host.archive, run_id, request)
-        if there is None and not request.is_open:
+        if there is None and (not request.is_open or is_over(record)):
             raise _withdrawn(run_id, key)
         if there is None:
-            if is_over(record):
-                raise _withdrawn(run_id, key)
             message = await find_answer(host.journal, run_id, key)
             there = None if message is None else message.payload
         if there is not None:
@@ -79,6 +77,12 @@ async def decide(host: DecisionHost, record: RunRecord, key: str, verdict: Verdi
         if await host.post(run_id, APPROVAL, key, decision_id(run_id, key), text):
             return decision
     raise JournalConflictError(f"the decision about approval {key!r} of run {run_id!r} cannot be read", run_id=run_id)
+
+
+async def _requests(archive: Archive, run_id: str) -> dict[str, Request]:
+    entries = await archive.entries(run_id)
+    with reading(run_id):
+        return read_requests(entries)
 
 
 def _find(run_id: str, requests: dict[str, Request], key: str) -> Request:
@@ -160,8 +164,7 @@ async def _waiting_runs(journal: ReadableJournal) -> list[RunRecord]:
 
 async def _pending(archive: Archive, record: RunRecord, now: int) -> list[PendingApproval]:
     run_id = record.run_id
-    with reading(run_id):
-        requests = read_requests(await archive.entries(run_id))
+    requests = await _requests(archive, run_id)
     answered = {message.event_id for message in await archive.journal.messages(run_id) if message.type == APPROVAL}
     return [
         PendingApproval(

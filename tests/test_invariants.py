@@ -340,7 +340,7 @@ async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
         check_well_formed(after)
 
 
-MOMENTARY: Final = ("chance", "timers", "cancelled")
+MOMENTARY: Final = ("chance", "timers", "cancelled", "approvals")
 """Shapes whose calls tell the time, or how long something took, which a fork that is made later must not repeat."""
 
 
