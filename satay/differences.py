@@ -3,8 +3,10 @@
 Values are plain JSON data in the tagged format of the codec: a tag is compared as what it stands for.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
@@ -14,6 +16,9 @@ from satay.texts import TAG, dump_plain
 
 MAX_DIFFERENCES: Final = 100
 """How many differences between two values are listed."""
+
+MAX_ALIGNED_ITEMS: Final = 200
+"""Lists that differ in more items than this are compared item by item, by position."""
 
 
 class DifferenceKind(StrEnum):
@@ -30,13 +35,15 @@ class Difference:
     """One place where two values differ, such as `$.notes[2].text`. Both sides are plain JSON data, or `MISSING`.
 
     Tags add no step to a path: `$.when` is a datetime. Indices count in the value that has the item, so items that
-    were put into a list or taken out of it are listed with the index they have there.
+    were put into a list or taken out of it are listed with the index they have there. That is `index` too, which is
+    None for everything else; it repeats what the path says, so it is not compared.
     """
 
     path: str
     one: Any
     other: Any
     kind: DifferenceKind
+    index: int | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data; a side that is missing is left out."""
@@ -108,26 +115,55 @@ def _walk_members(
 
 
 def _walk_lists(path: str, one: list[Any], other: list[Any]) -> Iterator[Difference]:
-    """Pairs by position; where one list is longer, what both have at the end is paired from the end."""
-    length, other_length = len(one), len(other)
+    """What both have at the beginning and at the end is passed over; what is between is aligned, or paired."""
+    shorter = min(len(one), len(other))
     start, tail = 0, 0
-    shorter = min(length, other_length)
-    if length != other_length:
-        while start < shorter and _is_same(one[start], other[start]):
-            start += 1
-        while tail < shorter - start and _is_same(one[-1 - tail], other[-1 - tail]):
-            tail += 1
-    paired = shorter - tail
-    for index in range(start, paired):
-        yield from _walk(f"{path}[{index}]", one[index], other[index])
-    for index in range(paired, length - tail):
-        yield Difference(f"{path}[{index}]", one[index], MISSING, DifferenceKind.REMOVED)
-    for index in range(paired, other_length - tail):
-        yield Difference(f"{path}[{index}]", MISSING, other[index], DifferenceKind.ADDED)
+    while start < shorter and _is_same(one[start], other[start]):
+        start += 1
+    while tail < shorter - start and _is_same(one[-1 - tail], other[-1 - tail]):
+        tail += 1
+    middle, other_middle = one[start : len(one) - tail], other[start : len(other) - tail]
+    for left, right, other_left, other_right in _aligned(middle, other_middle):
+        paired = left + min(right - left, other_right - other_left) if left == other_left else left
+        other_paired = other_left + paired - left
+        for index in range(start + left, start + paired):
+            yield from _walk(f"{path}[{index}]", one[index], other[index])
+        for index in range(start + paired, start + right):
+            yield Difference(f"{path}[{index}]", one[index], MISSING, DifferenceKind.REMOVED, index)
+        for index in range(start + other_paired, start + other_right):
+            yield Difference(f"{path}[{index}]", MISSING, other[index], DifferenceKind.ADDED, index)
+
+
+_Block = tuple[int, int, int, int]
+"""Items of two lists that stand in the place of each other: from where to where in the one, and in the other."""
+
+
+def _aligned(one: Sequence[Any], other: Sequence[Any]) -> list[_Block]:
+    """The blocks between the items that both lists have in common; one block where they have none."""
+    whole = [(0, len(one), 0, len(other))]
+    if not one or not other or max(len(one), len(other)) > MAX_ALIGNED_ITEMS:
+        return whole
+    texts, other_texts = [_canonical(item) for item in one], [_canonical(item) for item in other]
+    if set(texts).isdisjoint(other_texts):
+        return whole
+    if texts > other_texts:  # So that it makes no difference which of the two is the one.
+        return [(left, right, begin, end) for begin, end, left, right in _blocks(other_texts, texts)]
+    return _blocks(texts, other_texts)
+
+
+def _blocks(one: list[str], other: list[str]) -> list[_Block]:
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return [(left, right, begin, end) for tag, left, right, begin, end in matcher.get_opcodes() if tag != "equal"]
+
+
+def _canonical(item: Any) -> str:
+    """A text that equal items share."""
+    return json.dumps(item, sort_keys=True)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return next(_walk("", one, other), None) is None
+    """Whether two items are equal, in time that does not grow with every list that is nested in them."""
+    return bool(one == other) and _canonical(one) == _canonical(other)
 
 
 def _step(name: str) -> str:

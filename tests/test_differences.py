@@ -111,6 +111,24 @@ def test_an_item_put_at_the_front_of_a_list_is_one_difference() -> None:
     )
 
 
+def test_a_window_that_slides_over_a_list_is_what_left_it_and_what_came() -> None:
+    differences, _ = find_differences(["a", "b", {"c": 1}, "d"], ["b", {"c": 1}, "x", "d", "e"])
+
+    assert [("$[0]", "removed", 0), ("$[2]", "added", 2), ("$[4]", "added", 4)] == [
+        (difference.path, difference.kind.value, difference.index) for difference in differences
+    ]
+
+
+def test_lists_in_lists_are_compared_in_time_that_can_be_waited_for() -> None:
+    one: Any = [1, "same"]
+    other: Any = [2, "same"]
+    for _ in range(100):
+        one, other = ["head", one, "tail"], ["head", other, "tail"]
+    differences, _ = find_differences(one, other)
+
+    assert ["$" + "[1]" * 100 + "[0]"] == [difference.path for difference in differences]
+
+
 def test_no_more_differences_are_listed_than_the_limit() -> None:
     numbers = list(range(MAX_DIFFERENCES))
 
