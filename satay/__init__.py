@@ -1,6 +1,6 @@
 """satay: durable workflows for Python in which an execution is an object you can fork."""
 
-from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, UsageTotal
+from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, StepSide, UsageTotal
 from satay.app import App
 from satay.approval_records import Approval, PendingApproval
 from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
@@ -8,7 +8,7 @@ from satay.context import TaskContext, Usage, task_context
 from satay.cuts import RequestedCut
 from satay.definitions import Task, Workflow, effect, task, workflow
 from satay.differences import Difference, DifferenceKind
-from satay.divergences import CallComparison, CallStatus, Cause
+from satay.divergences import CallComparison, CallStatus, Cause, StepComparison
 from satay.effects import ToolPolicy
 from satay.errors import SatayError
 from satay.experiments import Member, Outcome, OutcomeValue, Promotion
@@ -19,6 +19,8 @@ from satay.functions import (
     compare,
     decide,
     decide_approval,
+    decision_trail,
+    diff_states,
     experiment,
     fork,
     outcome,
@@ -61,12 +63,15 @@ from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
 from satay.sessions import Session, Step, current_session, session
+from satay.state_diffs import CommonAncestor, ListEdit, StateDiff, StateSide
 from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
+from satay.trails import Ancestor, DecisionTrail, TrailCall, TrailItem, TrailKind
 from satay.transcripts import SessionStatus
 from satay.verification import PrefixCheck, Problem, Verification
 
 __all__ = [
     "MISSING",
+    "Ancestor",
     "AnswerSource",
     "App",
     "Approval",
@@ -84,9 +89,11 @@ __all__ = [
     "Cause",
     "ChildHandle",
     "ClaimStatus",
+    "CommonAncestor",
     "ComparedRun",
     "Comparison",
     "ComparisonMatrix",
+    "DecisionTrail",
     "Difference",
     "DifferenceKind",
     "Experiment",
@@ -95,6 +102,7 @@ __all__ = [
     "ForkOptions",
     "ForkPlan",
     "ForkReceipt",
+    "ListEdit",
     "MatrixRow",
     "Member",
     "Missing",
@@ -119,13 +127,20 @@ __all__ = [
     "SessionBoundary",
     "SessionStatus",
     "StaleCall",
+    "StateDiff",
+    "StateSide",
     "Step",
+    "StepComparison",
+    "StepSide",
     "Sweep",
     "SweepRow",
     "Task",
     "TaskContext",
     "ToolPolicy",
     "ToolReceipt",
+    "TrailCall",
+    "TrailItem",
+    "TrailKind",
     "Trial",
     "Usage",
     "UsageTotal",
@@ -139,6 +154,8 @@ __all__ = [
     "current_session",
     "decide",
     "decide_approval",
+    "decision_trail",
+    "diff_states",
     "effect",
     "experiment",
     "fork",

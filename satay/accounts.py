@@ -11,6 +11,7 @@ from satay.failures import Failure, parse_failure
 from satay.model import MISSING, RunStatus
 from satay.receipts import StaleCall
 from satay.texts import to_plain
+from satay.transcripts import SessionStatus
 
 
 class CallState(StrEnum):
@@ -98,6 +99,39 @@ class CallSide:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSide:
+    """A step as one session recorded it: its number, its name and its entry.
+
+    A large content that need not be read to compare the sessions is not read: its text is None then, and
+    `content_blob` the SHA-256 of it.
+    """
+
+    number: int
+    name: str
+    seq: int
+    content_blob: str | None
+    content_text: str | None = field(repr=False)
+
+    @property
+    def input(self) -> Any:
+        """The recorded input as plain JSON data; `MISSING` where it was not read."""
+        return self._part("input")
+
+    @property
+    def output(self) -> Any:
+        """The recorded output as plain JSON data; `MISSING` where it was not read."""
+        return self._part("output")
+
+    def _part(self, name: str) -> Any:
+        content = to_plain_or_missing(self.content_text)
+        return content.get(name, MISSING) if isinstance(content, dict) else MISSING
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data, without input and output."""
+        return _record_data(self, leave_out={"content_text"})
+
+
+@dataclass(frozen=True, slots=True)
 class Reuse:
     """What a fork did not spend again: calls whose outcome it inherited, kept or reused, and their recorded usage.
 
@@ -120,7 +154,8 @@ class ComparedRun:
     tool policies, saved; None for a run that reused nothing and is no fork. `calls` and `usage` count the whole
     journal, inherited entries too; `own_usage` leaves out what is reused. `seconds` go from the creation of this very
     run to its last entry. `intervention` is plain JSON data; `failure` is what was recorded of the error of a failed
-    run. `stale_calls` are the first of `stale_count` that the fork's receipt names.
+    run. `stale_calls` are the first of `stale_count` that the fork's receipt names. `session_status` and `steps` are
+    those of a session; None and 0 for a run of a workflow.
     """
 
     run_id: str
@@ -143,6 +178,8 @@ class ComparedRun:
     own_usage: UsageTotal
     seconds: float
     reused: Reuse | None
+    session_status: SessionStatus | None
+    steps: int
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""

@@ -8,6 +8,8 @@ from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus
 from satay.replay import blob_reference, facts, reading, value_text
+from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
+from satay.transcripts import Transcript
 
 
 class Ending(NamedTuple):
@@ -88,6 +90,18 @@ class Archive:
         references = {digest for entry in found if (digest := blob_reference(entry)) is not None}
         blobs = await self.values(run_id, found, references) if references else {}
         return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
+
+    async def state_text(self, transcript: Transcript, snapshot: Snapshot) -> str:
+        """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
+        chain = [snapshot]
+        while chain[-1].kind is not SnapshotKind.FULL:
+            base = chain[-1].base
+            assert base is not None, "what is not whole has a base"
+            chain.append(transcript.snapshot_of(base))
+        stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
+        texts = await self.texts(transcript.run_id, [one.seq for one in stored])
+        with reading(transcript.run_id):
+            return rebuild_state(texts[0], texts[1:], snapshot.sha256)
 
     async def receipt_text(self, run_id: str) -> str | None:
         """The stored receipt of a fork; None for a run that is no fork."""

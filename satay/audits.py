@@ -101,7 +101,11 @@ async def _reading(archive: Archive, run_id: str, blobs: dict[str, str]) -> Read
     record = await archive.run(run_id)
     entries = await archive.entries(run_id)
     await asyncio.sleep(0)
-    return Reading(RunHistory(record, entries, blobs))
+    found = Reading(RunHistory(record, entries, blobs))
+    transcript = found.transcript
+    if transcript is not None and transcript.latest_snapshot is not None:
+        found.state_text = await archive.state_text(transcript, transcript.latest_snapshot)
+    return found
 
 
 async def _read_values(archive: Archive, readings: Sequence[Reading], blobs: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 - Calls are aligned by identity. A call is `replayed` if both runs hold the very same entries for it: their digests
   agree from the start of the journals to its outcome, and the runs are of one lineage.
+- Steps of sessions are aligned by their number; a session and a run of a workflow have calls in common only.
 - Everything else is compared by what was recorded, but for tracebacks, which every moved line of code changes.
 - It takes either order of the runs, runs that have not ended, and runs that have nothing to do with each other.
 - Large values are read where two differ, and at most `MAX_LARGE_VALUES` pairs of them; beyond those, other bytes are
@@ -9,17 +10,25 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
 
 from satay.accounts import CallSide, CallState, to_plain_or_missing
 from satay.differences import Difference, find_differences
-from satay.divergences import CallComparison, CallStatus, Explanation, explain_call, explain_ending
+from satay.divergences import (
+    CallComparison,
+    CallStatus,
+    Explanation,
+    StepComparison,
+    explain_call,
+    explain_ending,
+)
 from satay.histories import Reading, RecordedCall
 from satay.matrices import ComparisonMatrix, MatrixRow
-from satay.model import CallId, Entry, EntryType
+from satay.model import STATUS_OF_ENDING, CallId, Entry, RunStatus
 from satay.replay import blob_reference, read_head
 from satay.reports import Comparison
+from satay.transcripts import StepMark
 
 MAX_LARGE_VALUES: Final = 20
 """How many pairs of arguments or outcomes are compared by their large values, in the order of the calls."""
@@ -37,18 +46,21 @@ def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
 
     It takes time in proportion to the entries and to the values that differ.
     """
-    shared = _shared_entries(ours.history.entries, theirs.history.entries)
+    shared = shared_entries(ours.history.entries, theirs.history.entries)
     calls = tuple(_compare_call(identity, ours, theirs, shared) for identity in _merged(ours.calls, theirs.calls))
     inputs, more_inputs = _compare_values(_input_of(ours), _input_of(theirs))
     results, more_results = _compare_endings(ours, theirs)
+    steps = tuple(_compare_steps(ours, theirs, shared))
+    states, more_states = _compare_states(ours, theirs)
     first = next((call for call in calls if call.is_divergent), None)
+    first_step = next((step for step in steps if step.is_divergent), None)
     one, other = ours.run(), theirs.run()
     has_ended = one.status.is_terminal and other.status.is_terminal
     ends_differ = has_ended and (one.status is not other.status or bool(results) or more_results)
     explanation: Explanation | None = None
     if first is not None:
         explanation = explain_call(first, one, other, inputs)
-    elif ends_differ:
+    elif ends_differ or first_step is not None:
         explanation = explain_ending(one, other, inputs)
     return Comparison(
         one=one,
@@ -57,10 +69,13 @@ def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
         first_divergence=first,
         cause=None if explanation is None else explanation.cause,
         explanation=None if explanation is None else explanation.clause,
-        has_divergence=first is not None or ends_differ,
+        has_divergence=first is not None or first_step is not None or ends_differ,
         input_differences=inputs,
         result_differences=results,
-        is_truncated=more_inputs or more_results,
+        is_truncated=more_inputs or more_results or more_states,
+        steps=steps,
+        first_divergent_step=first_step,
+        state_differences=states,
     )
 
 
@@ -92,13 +107,19 @@ def wanted_values(one: Reading, other: Reading) -> WantedValues:
 
 def _unlike(one: Reading, other: Reading) -> Iterator[tuple[set[str], set[str]]]:
     """The large values of whatever is compared and differs."""
-    shared = _shared_entries(one.history.entries, other.history.entries)
+    shared = shared_entries(one.history.entries, other.history.entries)
     pairs = [(_first(one), _first(other))]
     for identity, ours in one.calls.items():
         theirs = other.calls.get(identity)
         if theirs is not None and not _is_shared(ours, shared):
             pairs.append((ours.input_entry, theirs.input_entry))
             pairs.append((ours.outcome, theirs.outcome))
+    if one.steps and other.steps:
+        pairs += (
+            (one.step_entry(ours), other.step_entry(theirs))
+            for ours, theirs in zip(one.steps, other.steps, strict=False)
+            if ours.seq > shared
+        )
     for entry, counterpart in pairs:
         if _may_be_large(entry) or _may_be_large(counterpart):
             found, other_found = _references(entry), _references(counterpart)
@@ -120,7 +141,7 @@ _BLOB_MARK_PLACE: Final = slice(-66 - len(_BLOB_MARK), -66)
 """Where the mark stands: before 64 digits, a quotation mark and a brace."""
 
 
-def _shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
+def shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
     """The seq of the last entry that both journals have in common; 1 if there is none.
 
     Digests prove equal content. That it is one history, and not two that happen to be alike, is said by the root.
@@ -215,6 +236,44 @@ def _compare_values(one: _Value, other: _Value) -> _Found:
     return find_differences(to_plain_or_missing(one.text), to_plain_or_missing(other.text))
 
 
+def _compare_steps(one: Reading, other: Reading, shared: int) -> Iterator[StepComparison]:
+    """The steps of two sessions by their number; none where one of the two is no session."""
+    if one.transcript is None or other.transcript is None:
+        return
+    for number, (ours, theirs) in enumerate(zip_longest(one.steps, other.steps), 1):
+        yield _compare_step(number, one, other, ours, theirs, is_shared=ours is not None and ours.seq <= shared)
+
+
+def _compare_step(
+    number: int, one: Reading, other: Reading, ours: StepMark | None, theirs: StepMark | None, *, is_shared: bool
+) -> StepComparison:
+    side = None if ours is None else one.step_side(ours)
+    other_side = None if theirs is None else other.step_side(theirs)
+    if side is None or other_side is None:
+        status = CallStatus.ONLY_OTHER if side is None else CallStatus.ONLY_ONE
+        return StepComparison(number, status, side, other_side)
+    if is_shared:
+        return StepComparison(number, CallStatus.REPLAYED, side, side)
+    if (side.content_text, side.content_blob) == (other_side.content_text, other_side.content_blob):
+        inputs, outputs, is_truncated = _NO_DIFFERENCES, _NO_DIFFERENCES, False
+    elif side.content_text is None or other_side.content_text is None:
+        inputs, outputs, is_truncated = _NO_DIFFERENCES, _NO_DIFFERENCES, True
+    else:
+        inputs, more_inputs = find_differences(side.input, other_side.input)
+        outputs, more_outputs = find_differences(side.output, other_side.output)
+        is_truncated = more_inputs or more_outputs
+    is_same = side.name == other_side.name and not inputs and not outputs and not is_truncated
+    status = CallStatus.SAME if is_same else CallStatus.DIFFERENT
+    return StepComparison(number, status, side, other_side, inputs, outputs, is_truncated)
+
+
+def _compare_states(one: Reading, other: Reading) -> _Found:
+    """The latest states of two sessions that have recorded some."""
+    if one.state_text is None or other.state_text is None:
+        return _NOTHING
+    return _compare_values(_Value(one.state_text, None), _Value(other.state_text, None))
+
+
 def _compare_inputs(one: CallSide, other: CallSide) -> _Found:
     if one.input_text == other.input_text and one.input_blob == other.input_blob:
         return _NOTHING
@@ -233,12 +292,14 @@ def _compare_outcomes(one: CallSide, other: CallSide) -> _Found:
 
 
 def _compare_endings(one: Reading, other: Reading) -> _Found:
-    ends = (one.end, other.end)
+    statuses = [None if end is None else STATUS_OF_ENDING[end.type] for end in (one.end, other.end)]
     values = (_value(one, one.end), _value(other, other.end))
-    if all(end is not None and end.type == EntryType.WORKFLOW_FAILED for end in ends):
+    if statuses == [RunStatus.FAILED, RunStatus.FAILED]:
         return _compare_failures(*values)
-    is_result = [end is not None and end.type == EntryType.WORKFLOW_COMPLETED for end in ends]
-    return _compare_values(values[0] if is_result[0] else _NO_VALUE, values[1] if is_result[1] else _NO_VALUE)
+    results = [
+        value if status is RunStatus.COMPLETED else _NO_VALUE for status, value in zip(statuses, values, strict=True)
+    ]
+    return _compare_values(*results)
 
 
 def _compare_failures(one: _Value, other: _Value) -> _Found:

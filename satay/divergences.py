@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun
+from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, StepSide
 from satay.differences import Difference
 from satay.model import CallId, CallKind
 
@@ -80,6 +80,40 @@ class CallComparison:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class StepComparison:
+    """One step in two sessions, by its number. A side is None where the session has no such step.
+
+    `REPLAYED` says that both hold the same entry for it, `SAME` that name, input and output are equal. The differences
+    lead from `one` to `other`; `is_truncated` says that there are more than are listed.
+    """
+
+    number: int
+    status: CallStatus
+    one: StepSide | None
+    other: StepSide | None
+    input_differences: tuple[Difference, ...] = ()
+    output_differences: tuple[Difference, ...] = ()
+    is_truncated: bool = False
+
+    @property
+    def is_divergent(self) -> bool:
+        """Whether the sessions are not the same here."""
+        return self.status not in (CallStatus.REPLAYED, CallStatus.SAME)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        return {
+            "step": self.number,
+            "status": self.status.value,
+            "one": None if self.one is None else self.one.to_dict(),
+            "other": None if self.other is None else self.other.to_dict(),
+            "input_differences": [difference.to_dict() for difference in self.input_differences],
+            "output_differences": [difference.to_dict() for difference in self.output_differences],
+            "is_truncated": self.is_truncated,
+        }
+
+
 def state_of(side: CallSide | None) -> CallState | None:
     """How a call ended, if the run made it."""
     return None if side is None else side.state
@@ -125,7 +159,7 @@ def explain_call(
 
 
 def explain_ending(one: ComparedRun, other: ComparedRun, inputs: Sequence[Difference]) -> Explanation:
-    """Why two runs whose calls are alike ended differently."""
+    """Why two runs whose calls are alike ended differently, or two sessions recorded other steps."""
     return _of_cancelling(one, other) or _of_run(one, other, inputs) or _BY_CHANCE
 
 
@@ -170,6 +204,9 @@ def _of_outcome(call: CallComparison, one: ComparedRun, other: ComparedRun) -> E
 
 def _of_run(one: ComparedRun, other: ComparedRun, inputs: Sequence[Difference]) -> Explanation | None:
     """What differs between the runs as a whole."""
+    if (one.session_status is None) is not (other.session_status is None):
+        session, run = (other, one) if one.session_status is None else (one, other)
+        return Explanation(Cause.CODE, f"{session.run_id} is a session, {run.run_id} a run of workflow {run.workflow}")
     if one.workflow != other.workflow:
         return Explanation(Cause.CODE, f"they are runs of different workflows, {one.workflow} and {other.workflow}")
     if inputs:

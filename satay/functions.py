@@ -27,8 +27,10 @@ from satay.receipts import ForkReceipt
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.scheduler import SchedulerSettings
+from satay.state_diffs import StateDiff
 from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
+from satay.trails import DecisionTrail
 from satay.verification import Verification
 
 R = TypeVar("R")
@@ -271,6 +273,16 @@ async def compare(one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrI
 async def compare(one: RunOrId, other: RunOrId, /, *more: RunOrId) -> Comparison | ComparisonMatrix:
     """Compare two runs call by call, or several with the first of them; see `App.compare`."""
     return await current_app().compare(one, other, *more)
+
+
+async def diff_states(one: RunOrId, other: RunOrId, /, *, at: int | tuple[int, int] | None = None) -> StateDiff:
+    """Compare the states of two sessions, the latest or those of a step; see `App.diff_states`."""
+    return await current_app().diff_states(one, other, at=at)
+
+
+async def decision_trail(run: RunOrId) -> DecisionTrail:
+    """Where a run or a session comes from, and every decision in it; see `App.decision_trail`."""
+    return await current_app().decision_trail(run)
 
 
 async def verify(run: RunOrId) -> Verification:

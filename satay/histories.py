@@ -16,12 +16,23 @@ from satay.accounts import (
     CallState,
     ComparedRun,
     Reuse,
+    StepSide,
     UsageTotal,
     read_failure,
 )
 from satay.approval_records import verdict_text
 from satay.clock import MICROSECONDS, to_datetime
-from satay.model import APPROVAL, TERMINAL_ENTRIES, CallId, CallKind, Entry, EntryType, RunRecord, RunStatus
+from satay.model import (
+    APPROVAL,
+    SESSION_WORKFLOW,
+    STATUS_OF_ENDING,
+    CallId,
+    CallKind,
+    Entry,
+    EntryType,
+    RunRecord,
+    RunStatus,
+)
 from satay.receipts import StaleCall
 from satay.replay import (
     CALL_KIND,
@@ -33,6 +44,7 @@ from satay.replay import (
     value_text,
 )
 from satay.texts import dump_plain, to_plain
+from satay.transcripts import StepMark, Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,10 @@ _STATE: Final[dict[str, CallState]] = {
 
 _ENDS_OF_CALLS: Final = OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}
 _TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
+
+_RESUMPTIONS: Final = frozenset({EntryType.WORKFLOW_RESUMED, EntryType.SESSION_RESUMED})
+"""Before them nobody drove the run, or held the session."""
+
 _SPARED: Final = frozenset({AnswerSource.KEPT, AnswerSource.REUSED})
 """Outcomes that the run did not pay for."""
 
@@ -108,7 +124,11 @@ class RecordedCall:
 
 
 class Reading:
-    """What one pass over the journal of a run finds: its calls, its own fork and its ending."""
+    """What one pass over the journal of a run finds: its calls, its own fork and its ending.
+
+    `transcript` is what a session's journal says besides, None for a run of a workflow. `state_text` is the latest
+    state of a session, once somebody has read it.
+    """
 
     def __init__(self, history: RunHistory) -> None:
         self.history = history
@@ -116,11 +136,18 @@ class Reading:
         self.own_fork: Entry | None = None
         self.end: Entry | None = None
         self.is_cancel_requested = False
+        self.state_text: str | None = None
         self._by_seq: dict[int, RecordedCall] = {}
         self._reasons: dict[int, str | None] = {}
         with reading(history.record.run_id):
             for entry in history.entries:
                 self._read(entry)
+            self.transcript = self._read_session() if history.record.workflow == SESSION_WORKFLOW else None
+
+    def _read_session(self) -> Transcript:
+        transcript = Transcript(self.history.record.run_id)
+        transcript.read(self.history.entries)
+        return transcript
 
     def _read(self, entry: Entry) -> None:
         type = entry.type
@@ -133,7 +160,8 @@ class Reading:
             self._note_attempt(entry)
         elif type == EntryType.RUN_FORKED:
             self._fork(entry)
-        elif type == EntryType.WORKFLOW_RESUMED:
+        elif type in _RESUMPTIONS:
+            self.end = None  # A session can be gone on with after its end.
             self._resume(entry)
         elif type == EntryType.WORKFLOW_CANCEL_REQUESTED:
             self.is_cancel_requested = True
@@ -141,7 +169,7 @@ class Reading:
             self._reasons[entry.seq] = read_head(entry).get("reason")
         elif type == EntryType.CALL_REISSUED:
             self._reissue(entry)
-        elif type in TERMINAL_ENTRIES:
+        elif type in STATUS_OF_ENDING:
             self.end = entry
 
     def _begin(self, entry: Entry, kind: CallKind) -> None:
@@ -201,11 +229,27 @@ class Reading:
                 call.started_at = entry.at
 
     def _fork(self, entry: Entry) -> None:
-        """Calls that were outstanding at the cut run anew from here."""
+        """Calls that were outstanding at the cut run anew from here, and what had ended has not."""
+        self.end = None
         if read_head(entry)["run_id"] == self.history.record.run_id:
             self.own_fork = entry
         for call in self._by_seq.values():
             call.started_at = entry.at
+
+    @property
+    def steps(self) -> list[StepMark]:
+        """The steps of a session, in order."""
+        return [] if self.transcript is None else self.transcript.steps
+
+    def step_entry(self, mark: StepMark) -> Entry:
+        """The entry of a step."""
+        return self.history.entries[mark.seq - 1]
+
+    def step_side(self, mark: StepMark) -> StepSide:
+        """The step as it is reported."""
+        entry = self.step_entry(mark)
+        text = self.text(entry)
+        return StepSide(mark.number, mark.name, mark.seq, blob_reference(entry) if text is None else None, text)
 
     @property
     def cut(self) -> int | None:
@@ -286,6 +330,8 @@ class Reading:
             own_usage=_add_up(own),
             seconds=(last - created) / MICROSECONDS,
             reused=self._reused(),
+            session_status=None if self.transcript is None else self.transcript.status,
+            steps=len(self.steps),
         )
 
     def _reused(self) -> Reuse | None:
@@ -338,7 +384,7 @@ def reuse_of(prefix: Iterable[Entry]) -> Reuse:
                 running.add(seq)
         elif type == EntryType.RUN_FORKED:
             started = dict.fromkeys(started, at)
-        elif type == EntryType.WORKFLOW_RESUMED:
+        elif type in _RESUMPTIONS:
             started |= dict.fromkeys(running & started.keys(), at)
         # What an entry of its own keeps is told again by the outcome that it leads to.
         if '"usage":' in payload and type != EntryType.OUTCOME_KEPT:

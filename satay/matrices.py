@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from satay.accounts import CallSide, ComparedRun
-from satay.divergences import CallComparison, CallStatus
+from satay.divergences import CallComparison, CallStatus, StepComparison
 from satay.model import CallId, CallKind
 from satay.phrases import (
     MAX_CELL_CHARACTERS,
+    run_status,
     savings_lines,
     show_call,
     show_differences,
@@ -17,6 +18,8 @@ from satay.phrases import (
     shown_calls,
     stale_lines,
     status_word,
+    step_parting,
+    step_word,
     with_left_out,
     wrapped,
 )
@@ -132,6 +135,7 @@ def _blocks(matrix: ComparisonMatrix) -> Iterator[str]:
             yield _calls(matrix, range(start, min(start + RUNS_PER_TABLE, len(matrix.pairs))))
     else:
         yield "No run made a durable call."
+    yield _steps(matrix)
     yield "\n".join(line for number, pair in enumerate(matrix.pairs, 2) for line in _divergence(number, pair))
     for number, pair in enumerate(matrix.pairs, 2):
         if pair.one.status.is_terminal and pair.other.status.is_terminal:
@@ -151,8 +155,7 @@ def _runs(matrix: ComparisonMatrix) -> str:
     rows = []
     for number, (run, pair) in enumerate(zip(matrix.runs, pairs, strict=True), 1):
         costs = (show_cost(run.usage.cost), show_cost(run.own_usage.cost)) if has_cost else ()
-        status = run.status.value.replace("_", " ")
-        rows.append((str(number), run.run_id, status, show_seconds(run.seconds), *costs, *_parting(pair)))
+        rows.append((str(number), run.run_id, run_status(run), show_seconds(run.seconds), *costs, *_parting(pair)))
     return text_table(columns, rows)
 
 
@@ -162,6 +165,8 @@ def _parting(pair: Comparison | None) -> tuple[str, str]:
     cause = "" if pair.cause is None else pair.cause.value
     if pair.first_divergence is not None:
         return show_call(pair.first_divergence.identity), cause
+    if pair.first_divergent_step is not None:
+        return f"step {pair.first_divergent_step.number}", cause
     return ("the end" if pair.has_divergence else "nowhere" if pair.is_same else "nowhere so far"), cause
 
 
@@ -172,6 +177,27 @@ def _calls(matrix: ComparisonMatrix, places: range) -> str:
     columns = [Column("call"), Column("1", is_wide=True), *(Column(str(place + 2)) for place in places)]
     table = text_table(columns, (_row(rows[index], places) for index in shown))
     return with_left_out(table, shown, len(rows))
+
+
+def _steps(matrix: ComparisonMatrix) -> str:
+    """The steps of sessions: a line for each that some session does not have as the reference has it."""
+    by_number = [{step.number: step for step in pair.steps} for pair in matrix.pairs]
+    numbers = sorted({step.number for pair in matrix.pairs for step in pair.steps if step.is_divergent})
+    if not numbers:
+        return ""
+    shown = shown_calls(None, len(numbers))
+    places = range(min(len(matrix.pairs), RUNS_PER_TABLE))
+    columns = [Column("step", "right"), Column("name", is_wide=True), *(Column(str(place + 2)) for place in places)]
+    rows = []
+    for number in (numbers[index] for index in shown):
+        steps = [by_number[place].get(number) for place in places]
+        side = next(side for step in steps if step is not None for side in (step.one, step.other) if side is not None)
+        rows.append([str(number), side.name, *(_step_cell(step) for step in steps)])
+    return with_left_out(text_table(columns, rows), shown, len(numbers), "step")
+
+
+def _step_cell(step: StepComparison | None) -> str:
+    return "–" if step is None else _ALONE.get(step.status) or step_word(step)
 
 
 def _row(row: MatrixRow, places: range) -> list[str]:
@@ -193,5 +219,8 @@ def _divergence(number: int, pair: Comparison) -> Iterator[str]:
     call = pair.first_divergence
     if call is not None:
         yield wrapped(f"Run {number} parts at {show_call(call.identity)}: {show_parting(call, pair.one, pair.other)}.")
+    step = pair.first_divergent_step
+    if step is not None:
+        yield wrapped(f"Run {number} parts at step {step.number}: {step_parting(step, pair.one, pair.other)}.")
     if pair.cause is not None:
         yield wrapped(f"Cause: {pair.cause}: {pair.explanation}.")

@@ -9,9 +9,9 @@ from typing import Final
 
 from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, read_failure
 from satay.differences import Difference, DifferenceKind
-from satay.divergences import CallComparison, CallStatus, state_of
+from satay.divergences import CallComparison, CallStatus, StepComparison, state_of
 from satay.failures import Failure
-from satay.model import CallId, CallKind
+from satay.model import MISSING, CallId, CallKind
 from satay.tables import (
     MAX_VALUE_CHARACTERS,
     WIDTH,
@@ -60,6 +60,11 @@ def wrapped(sentence: str) -> str:
     return "\n".join(textwrap.wrap(printable(sentence), WIDTH))
 
 
+def run_status(run: ComparedRun) -> str:
+    """What a run or a session is doing, in a word or two."""
+    return run.status.value.replace("_", " ") if run.session_status is None else run.session_status.value
+
+
 def shown_calls(first_divergence: int | None, total: int) -> range:
     """Which of so many calls are shown: all, or those from shortly before the first divergence on."""
     start = 0
@@ -68,11 +73,11 @@ def shown_calls(first_divergence: int | None, total: int) -> range:
     return range(start, min(total, start + MAX_SHOWN_CALLS))
 
 
-def with_left_out(table: str, shown: range, total: int) -> str:
-    """A table of calls, with a line for those before it and one for those after it."""
-    before = f" … {show_count(shown.start, 'call')} before these, none of which differs\n" if shown.start else ""
+def with_left_out(table: str, shown: range, total: int, noun: str = "call") -> str:
+    """A table of calls, or of steps, with a line for those before it and one for those after it."""
+    before = f" … {show_count(shown.start, noun)} before these, none of which differs\n" if shown.start else ""
     left = total - shown.stop
-    after = f"\n … and {show_count(left, 'more call')}" if left else ""
+    after = f"\n … and {show_count(left, f'more {noun}')}" if left else ""
     return f"{before}{table}{after}"
 
 
@@ -143,6 +148,42 @@ def failure_line(failure: Failure, limit: int) -> str:
     """An error in one line."""
     name = failure.type.rpartition(":")[2].rpartition(".")[2] or "unknown error"
     return shorten(printable(f"{name}: {failure.message[: limit + 1]}"), limit)
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def step_word(step: StepComparison) -> str:
+    """What became of a step, in a word or two."""
+    return _STATUS_WORDS[step.status]
+
+
+def step_name(step: StepComparison) -> str:
+    """The name of a step; both names where it has another one in the other session."""
+    names = dict.fromkeys(side.name for side in (step.one, step.other) if side is not None)
+    return " → ".join(printable(shorten_middle(name, MAX_CELL_CHARACTERS)) for name in names)
+
+
+def step_output(step: StepComparison) -> str:
+    """The output of a step, or `one → other`."""
+    sides = [side for side in (step.one, step.other) if side is not None]
+    if any(side.content_blob is not None for side in sides):
+        return "(a large value)"
+    if step.output_differences and len(sides) == 2:
+        return show_pair(sides[0].output, sides[1].output, MAX_CELL_CHARACTERS)
+    return "" if sides[0].output in (None, MISSING) else show_value(sides[0].output)
+
+
+def step_parting(step: StepComparison, one: ComparedRun, other: ComparedRun) -> str:
+    """What differs at a step, as a clause."""
+    if step.one is None or step.other is None:
+        has, without = (other, one) if step.one is None else (one, other)
+        absent = "did not" if without.status.is_terminal else "has not so far"
+        return f"{show_id(has.run_id)} recorded it, {show_id(without.run_id)} {absent}"
+    if step.one.name != step.other.name:
+        return f"it is {step.one.name!r} in {show_id(one.run_id)} and {step.other.name!r} in {show_id(other.run_id)}"
+    parts = [part for part, found in (("input", step.input_differences), ("output", step.output_differences)) if found]
+    return f"it has another {' and another '.join(parts) or 'content'}"
 
 
 # --- where runs part --------------------------------------------------------------------------------------------------

@@ -24,14 +24,17 @@ from satay.failures import Failure, rebuilt_workflow_failure
 from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
 from satay.journal import RunQuery
 from satay.laboratory import read_outcome
+from satay.lineages import diff_two_states, open_trail, read_trail
 from satay.matrices import ComparisonMatrix
-from satay.model import TERMINAL_ENTRIES, Entry, RunRecord, RunStatus
+from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
 from satay.replay import facts, reading
 from satay.reports import Comparison
 from satay.settings import Settings
+from satay.state_diffs import StateDiff
 from satay.stores.locations import open_journal_for_reading
 from satay.texts import to_plain
+from satay.trails import DecisionTrail, TrailItem
 from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000
@@ -56,6 +59,9 @@ MAX_NAMED_IDS: Final = 3
 """So many ids are named in an error."""
 
 _OPAQUE: Final = value_codec(Any)
+
+_ENDS: Final = TERMINAL_ENTRIES | {EntryType.SESSION_COMPLETED}
+"""The entries after which nobody waits for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +211,59 @@ class Reader(ABC):
             has_ended = (await self._record(run_id)).status.is_terminal
             if not has_ended:
                 await asyncio.wait((news,), timeout=self._poll_seconds)
+
+    async def follow(self, run: RunOrId, *, after: int = 0) -> AsyncIterator[TrailItem]:
+        """The decision trail of a run or a session, item by item: what is recorded, then each as it is written.
+
+        Every entry is one item, without a gap and none twice; with `after`, those behind that entry. It ends with a run
+        that has ended and with a session that has completed, where nothing follows. A session that is paused or has
+        crashed, and a run that waits, can be gone on with, also by other processes: it is followed on until the caller
+        stops.
+
+        Raises `RunNotFoundError`, `InvalidValueError` where `after` is no number of an entry, or 0, and
+        `JournalCorruptError` for an entry that cannot be read.
+        """
+        checked_count(after, "after of follow()", 0, MAX_SEQ)
+        archive = await self._archive()
+        run_id = await self._id_of(run)
+        trail = await open_trail(archive, run_id)
+        last: Entry | None = None
+        while True:
+            news = self._next_entry(run_id)
+            page = await archive.journal.read(run_id, after=0 if last is None else last.seq, limit=EVENTS_PER_PAGE)
+            for entry in page:
+                with reading(run_id):
+                    item = trail.read(entry)
+                last = entry
+                if entry.seq > after:
+                    yield item
+            if len(page) == EVENTS_PER_PAGE:
+                continue
+            if last is not None and last.type in _ENDS:
+                return
+            await asyncio.wait((news,), timeout=self._poll_seconds)
+
+    async def diff_states(
+        self, one: RunOrId, other: RunOrId, /, *, at: int | tuple[int, int] | None = None
+    ) -> StateDiff:
+        """Compare the states of two sessions: the latest of each, or those of a step. Printing the result shows it.
+
+        `at` is a step of both, or two steps: `at=(7, 9)`; `one` and `other` may be the same session then. The state is
+        that of exactly this step. What both come from is told too, and where each of them left it.
+
+        Raises `RunNotFoundError`; `UsageError` for a run that is no session; `InvalidValueError` for a step that there
+        is not; `NoRestorableStateError` where no state was recorded, naming the nearest steps with one.
+        """
+        run_ids = [await self._id_of(run) for run in (one, other)]
+        return await diff_two_states(await self._archive(), run_ids[0], run_ids[1], at)
+
+    async def decision_trail(self, run: RunOrId) -> DecisionTrail:
+        """Where a run or a session comes from, what it inherited, and every decision in it. Printing it shows tables.
+
+        Raises `RunNotFoundError`, and `JournalCorruptError` for a journal that cannot be read.
+        """
+        archive = await self._archive()
+        return await read_trail(archive, await self._id_of(run))
 
     async def entries_after(self, run_id: str, seq: int) -> list[Entry]:
         """The entries of a run behind entry `seq`. Raises `JournalError` where they cannot be read."""

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from satay.accounts import ComparedRun
 from satay.differences import Difference
-from satay.divergences import CallComparison, Cause
+from satay.divergences import CallComparison, Cause, StepComparison
 from satay.model import RunStatus
 from satay.phrases import (
     MAX_CELL_CHARACTERS,
     failure_line,
     outcome_noun,
+    run_status,
     savings_lines,
     show_call,
     show_count,
@@ -22,10 +23,17 @@ from satay.phrases import (
     shown_calls,
     stale_lines,
     status_word,
+    step_name,
+    step_output,
+    step_parting,
+    step_word,
     with_left_out,
     wrapped,
 )
 from satay.tables import WIDTH, Column, printable, shorten, show_cost, show_pair, show_seconds, text_table
+
+STATE_DIFFERENCES: Final = 5
+"""How many differences between the latest states of two sessions are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,10 @@ class Comparison:
     part at `first_divergence`, or end differently although no call differs, and `explanation` a clause that says what
     it is; both are None where they do not part, or one of them goes on and has only not come that far. The differences
     are those between the runs' inputs and results, or errors where both failed; `is_truncated` says that there are
-    more. `has_divergence` says that a call differs, or how the runs ended.
+    more. `has_divergence` says that a call or a step differs, or how the runs ended.
+
+    `steps` are those of two sessions by their number, and `first_divergent_step` the first that differs;
+    `state_differences` are those between their latest states. All are empty unless both are sessions.
     """
 
     one: ComparedRun
@@ -49,10 +60,13 @@ class Comparison:
     input_differences: tuple[Difference, ...]
     result_differences: tuple[Difference, ...]
     is_truncated: bool
+    steps: tuple[StepComparison, ...]
+    first_divergent_step: StepComparison | None
+    state_differences: tuple[Difference, ...]
 
     @property
     def is_same(self) -> bool:
-        """Whether both runs have ended and nothing differs: no call, and not how they ended."""
+        """Whether both runs have ended and nothing differs: no call, no step, and not how they ended."""
         return not self.has_divergence and self.one.status.is_terminal and self.other.status.is_terminal
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,6 +83,9 @@ class Comparison:
             "input_differences": [difference.to_dict() for difference in self.input_differences],
             "result_differences": [difference.to_dict() for difference in self.result_differences],
             "is_truncated": self.is_truncated,
+            "steps": [step.to_dict() for step in self.steps],
+            "first_divergent_step": None if self.first_divergent_step is None else self.first_divergent_step.number,
+            "state_differences": [difference.to_dict() for difference in self.state_differences],
         }
 
     def __str__(self) -> str:
@@ -81,12 +98,18 @@ class Comparison:
 def _blocks(comparison: Comparison) -> Iterator[str]:
     yield "\n".join(_headings(comparison))
     yield _table(comparison)
+    yield _steps(comparison)
     yield "\n".join(_divergence(comparison))
     first = comparison.first_divergence
     if first is not None:
         name = show_call(first.identity)
         yield show_differences(f"Input of {name}", first.input_differences, first.is_truncated)
         yield show_differences(f"{outcome_noun(first)} of {name}", first.result_differences, first.is_truncated)
+    step = comparison.first_divergent_step
+    if step is not None:
+        yield show_differences(f"Input of step {step.number}", step.input_differences, step.is_truncated)
+        yield show_differences(f"Output of step {step.number}", step.output_differences, step.is_truncated)
+    yield show_differences("Latest state", comparison.state_differences, comparison.is_truncated, STATE_DIFFERENCES)
     yield show_differences("Input of the run", comparison.input_differences, comparison.is_truncated)
     if comparison.one.status.is_terminal and comparison.other.status.is_terminal:
         title = f"{ending_noun(comparison)} of the run"
@@ -114,8 +137,10 @@ def _headings(comparison: Comparison) -> Iterator[str]:
 
 def _heading(run: ComparedRun) -> str:
     ended = "in" if run.status.is_terminal else "for"
-    text = f"{show_id(run.run_id)}: {printable(shorten(run.workflow, MAX_CELL_CHARACTERS))}, "
-    text += f"{run.status.value.replace('_', ' ')} {ended} {show_seconds(run.seconds)}, {show_count(run.calls, 'call')}"
+    what = "session" if run.session_status is not None else printable(shorten(run.workflow, MAX_CELL_CHARACTERS))
+    text = f"{show_id(run.run_id)}: {what}, {run_status(run)} {ended} {show_seconds(run.seconds)}"
+    text += "" if run.session_status is None else f", {show_count(run.steps, 'step')}"
+    text += f", {show_count(run.calls, 'call')}"
     if tokens := run.usage.input_tokens + run.usage.output_tokens:
         text += f", {show_count(tokens, 'token')}"
     if run.usage.cost:
@@ -140,6 +165,19 @@ def _table(comparison: Comparison) -> str:
     return with_left_out(text_table(columns, (_row(call)[: len(columns)] for call in rows)), shown, len(calls))
 
 
+def _steps(comparison: Comparison) -> str:
+    steps, first = comparison.steps, comparison.first_divergent_step
+    if not steps:
+        return ""
+    shown = shown_calls(None if first is None else first.number - 1, len(steps))
+    columns = [Column("step", "right"), Column("name"), Column("status"), Column("output", is_wide=True)]
+    rows = (
+        (str(step.number), step_name(step), step_word(step), step_output(step))
+        for step in (steps[index] for index in shown)
+    )
+    return with_left_out(text_table(columns, rows), shown, len(steps), "step")
+
+
 def _row(call: CallComparison) -> tuple[str, str, str, str, str]:
     times = _once(["…" if side.seconds is None else show_seconds(side.seconds) for side in call.sides])
     costs = _once([show_cost(side.usage.cost) for side in call.sides])
@@ -154,9 +192,14 @@ def _divergence(comparison: Comparison) -> Iterator[str]:
     one, other, call = comparison.one, comparison.other, comparison.first_divergence
     if call is not None:
         yield f"The runs part at {show_call(call.identity)}: {show_parting(call, one, other)}."
+    elif comparison.first_divergent_step is not None:
+        yield "No call differs, but a step does."
     elif comparison.has_divergence:
         yield "No call differs, but the ending does."
     else:
         yield "No call differs." if comparison.is_same else "No call differs so far."
+    step = comparison.first_divergent_step
+    if step is not None:
+        yield wrapped(f"The sessions part at step {step.number}: {step_parting(step, one, other)}.")
     if comparison.cause is not None:
         yield wrapped(f"Cause: {comparison.cause}: {comparison.explanation}.")

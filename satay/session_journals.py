@@ -25,7 +25,7 @@ from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.origin import Origin, origin_of, session_created
 from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
-from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
+from satay.snapshots import Snapshot
 from satay.transcripts import SessionStatus, Transcript
 from satay.waiters import Waiters
 
@@ -164,7 +164,7 @@ class SessionJournal:
 
     async def state_text(self, snapshot: Snapshot) -> str:
         """The text of a state."""
-        return await read_state(self.host.archive, self.transcript, snapshot)
+        return await self.host.archive.state_text(self.transcript, snapshot)
 
 
 def _wait_of(request: Entry) -> Wait:
@@ -173,17 +173,6 @@ def _wait_of(request: Entry) -> Wait:
     return Wait(request.seq, told["event"], told["match"])
 
 
-async def read_state(archive: Archive, transcript: Transcript, snapshot: Snapshot) -> str:
-    """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
-    run_id, chain = transcript.run_id, [snapshot]
-    while chain[-1].kind is not SnapshotKind.FULL:
-        base = chain[-1].base
-        assert base is not None, "what is not whole has a base"
-        chain.append(transcript.snapshot_of(base))
-    stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
-    texts = await archive.texts(run_id, [one.seq for one in stored])
-    with reading(run_id):
-        return rebuild_state(texts[0], texts[1:], snapshot.sha256)
 
 
 async def create_session(host: SessionHost, run_id: str, seed: int, code_version: str) -> Opened:
