@@ -79,3 +79,12 @@ def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> d
             raise InvalidValueError(f"{what} names {name!r} twice; give one value for it")
         pairs[name] = parse(value)
     return pairs
+
+
+def parse_steps(text: str) -> int | tuple[int, int]:
+    """The number of a step, `7`, or of two steps, `7,9`. Raises `InvalidValueError`."""
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) > 2 or not all(part.isascii() and part.isdecimal() for part in numbers):
+        raise InvalidValueError(f"--at {text!r} is no step; write one number, 7, or one for each session, 7,9")
+    first, *second = map(int, numbers)
+    return (first, second[0]) if second else first

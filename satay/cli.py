@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from satay.app import App
-from satay.argument_values import decode_input, parse_json, parse_pairs
+from satay.argument_values import decode_input, parse_json, parse_pairs, parse_steps
 from satay.clock import SystemClock, to_datetime
 from satay.commandline import Desk, MoreRuns, Run, application, command, complete_run, named_modules, open_desk
 from satay.console import Output
@@ -22,13 +22,15 @@ from satay.definitions import Workflow, find_workflow
 from satay.errors import InvalidValueError
 from satay.exits import ExitCode
 from satay.experiments import OutcomeValue
-from satay.fork_arguments import ForkArguments, fork_arguments
+from satay.fork_arguments import CUT_PANEL, ForkArguments, SessionCut, SessionForkOptions, fork_arguments
 from satay.handles import RunHandle
 from satay.health import check_health, stranded_runs
 from satay.inspections import grow_tree, inspect_run
-from satay.model import MISSING, RunStatus
+from satay.lineages import session_status
+from satay.model import MISSING, SESSION_WORKFLOW, RunStatus
 from satay.modules import find_function, find_target
 from satay.readers import JournalReader, RunEnding
+from satay.sessions import Session
 from satay.sweeps import Budget, run_sweep
 from satay.views import (
     approval_line,
@@ -100,8 +102,13 @@ async def _list_runs(reader: JournalReader, query: dict[str, Any]) -> tuple[list
     now = SystemClock().now()
     found = await reader.runs(**query)
     stranded = await stranded_runs(reader.archive, now)
-    data = [run.to_dict() | {"is_stranded": run.run_id in stranded} for run in found]
-    return data, run_list(found, stranded, to_datetime(now))
+    statuses = {run.run_id: await session_status(reader.archive, run) for run in found}
+    sessions = {run_id: status for run_id, status in statuses.items() if status is not None}
+    data = [
+        run.to_dict() | {"is_stranded": run.run_id in stranded, "session_status": sessions.get(run.run_id)}
+        for run in found
+    ]
+    return data, run_list(found, stranded, to_datetime(now), sessions)
 
 
 async def _watch_runs(reader: JournalReader, query: dict[str, Any], output: Output) -> None:
@@ -154,6 +161,32 @@ async def compare(desk: Desk, one: Run, other: Run, more: MoreRuns = None) -> Ex
 
 
 @command(open_desk)
+async def diff(
+    desk: Desk,
+    one: Run,
+    other: Run,
+    at: Annotated[
+        str | None, typer.Option(metavar="N[,M]", help="Their states at this step, or at one of each; else the latest.")
+    ] = None,
+) -> ExitCode:
+    """Compare the states of two sessions, and what each made of what both come from. The exit code is 1 where they
+    differ."""
+    steps = None if at is None else parse_steps(at)
+    async with desk.reader() as reader:
+        found = await reader.diff_states(await reader.find(one), await reader.find(other), at=steps)
+    desk.output.show(found.to_dict(), text_report(str(found)))
+    return ExitCode.DONE if found.is_same else ExitCode.NO
+
+
+@command(open_desk)
+async def trail(desk: Desk, run: Run) -> None:
+    """Show where a run or a session comes from, what it inherited, and every decision in it."""
+    async with desk.reader() as reader:
+        found = await reader.decision_trail(await reader.find(run))
+    desk.output.show(found.to_dict(), text_report(str(found)))
+
+
+@command(open_desk)
 async def verify(desk: Desk, run: Run) -> ExitCode:
     """Check that a run's journal is what was written into it. The exit code is 1 where it is not."""
     async with desk.reader() as reader:
@@ -203,17 +236,44 @@ async def fork(
     arguments: ForkArguments,
     run: Run,
     run_id: Annotated[
-        str | None, typer.Option(help="The id of the fork; asking again for the same returns it.")
+        str | None,
+        typer.Option("--run-id", "--name", help="The id of the fork; asking again for the same returns it."),
     ] = None,
-) -> ExitCode:
-    """Fork a run, drive the fork to its end, and print its result."""
+    at_step: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a session: after this step.", rich_help_panel=CUT_PANEL)
+    ] = None,
+    boundary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="exact|nearest|lineage",
+            help="Of a session: where no state was recorded.",
+            rich_help_panel=CUT_PANEL,
+        ),
+    ] = None,
+) -> ExitCode | None:
+    """Fork a run, drive the fork to its end, and print its result. A fork of a session is only made: code opens it."""
     (source_id,) = await desk.find(run)
+    cut = SessionCut(at_step, boundary)
+    async with desk.reader() as reader:
+        is_session = (await reader.run(source_id)).workflow == SESSION_WORKFLOW
+    if is_session:
+        await _fork_session(desk, source_id, run_id, cut.options(arguments))
+        return None
+    cut.refuse(source_id)
     async with desk.drive(modules) as app:
         options = arguments.options_for(await _workflow_of(app, source_id))
         handle = await app.fork(source_id, run_id=run_id, **options)
         desk.output.tell(f"fork {handle.run_id}: {receipt_line(handle.receipt)}")
         ending = await _end(app, handle, desk.output)
     return _show_ending(ending, desk.output, {"receipt": handle.receipt.to_dict()})
+
+
+async def _fork_session(desk: Desk, session_id: str, name: str | None, options: SessionForkOptions) -> None:
+    async with desk.app():
+        made = await Session.resume(session_id, name=name, **options)
+    receipt = made.receipt
+    assert receipt is not None, "a fork has a receipt"
+    desk.output.show({"run_id": made.run_id, "receipt": receipt.to_dict()}, text_report(str(receipt)))
 
 
 @command(open_desk, named_modules, fork_arguments)

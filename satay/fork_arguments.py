@@ -1,20 +1,24 @@
 """The options that say where a run is forked and what is to be otherwise: one group for `fork`, `plan` and `sweep`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
 import typer
 
 from satay.argument_values import decode_input, parse_call, parse_json, parse_pairs
+from satay.boundaries import parse_mode
 from satay.commandline import complete_task
 from satay.definitions import Workflow
+from satay.errors import InvalidValueError
 from satay.model import MISSING
 from satay.requests import ForkOptions
 
 T = TypeVar("T")
 
-_CUT: Final = "Where to cut"
+CUT_PANEL: Final = "Where to cut"
+"""The panel of the options that say where a fork is cut."""
+
 _CHANGE: Final = "What to change"
 _CARE: Final = "What to do about it"
 
@@ -33,48 +37,98 @@ class ForkArguments:
         return {**self.options, "workflow_input": decode_input(workflow, self.input)}
 
 
+class SessionForkOptions(TypedDict):
+    """The options of a fork of a session, as `Session.resume` takes them."""
+
+    fork_at_step: int
+    boundary: Literal["exact", "nearest", "lineage"]
+    intervention: Any
+    tool_policies: Mapping[str, str] | None
+    reason: str | None
+
+
+_OF_SESSIONS: Final = frozenset({"intervention", "tool_policies", "reason"})
+"""The options that forks of sessions and of runs have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCut:
+    """Where a session is to be cut, if that was said."""
+
+    at_step: int | None
+    boundary: str | None
+
+    def options(self, arguments: ForkArguments) -> SessionForkOptions:
+        """The options of a fork of a session. Raises `InvalidValueError` for those that only a fork of a run has."""
+        given: dict[str, Any] = dict(arguments.options)
+        others = [*sorted(given.keys() - _OF_SESSIONS), *([] if arguments.input is MISSING else ["input"])]
+        if others:
+            raise InvalidValueError(f"a session is forked after a step; {', '.join(others)} is for runs of workflows")
+        if self.at_step is None:
+            raise InvalidValueError("a session is forked after a step; say which with --at-step")
+        mode = parse_mode("exact" if self.boundary is None else self.boundary)
+        return {
+            "fork_at_step": self.at_step,
+            "boundary": mode.value,
+            "intervention": given.get("intervention"),
+            "tool_policies": given.get("tool_policies"),
+            "reason": given.get("reason"),
+        }
+
+    def refuse(self, run_id: str) -> None:
+        """Raise `InvalidValueError` where a cut of a session was asked for a run that is none."""
+        if self.at_step is not None or self.boundary is not None:
+            raise InvalidValueError(
+                f"run {run_id!r} is no session and has no steps; cut it with --before-task, --after-task or --at-entry"
+            )
+
+
 def fork_arguments(
     before_task: Annotated[
         str | None,
         typer.Option(
-            metavar="TASK", help="Before this task's first call.", rich_help_panel=_CUT, autocompletion=complete_task
+            metavar="TASK",
+            help="Before this task's first call.",
+            rich_help_panel=CUT_PANEL,
+            autocompletion=complete_task,
         ),
     ] = None,
     before_event: Annotated[
-        str | None, typer.Option(metavar="EVENT", help="Before the first wait for it.", rich_help_panel=_CUT)
+        str | None, typer.Option(metavar="EVENT", help="Before the first wait for it.", rich_help_panel=CUT_PANEL)
     ] = None,
     before_child: Annotated[
-        str | None, typer.Option(metavar="WORKFLOW", help="Before its first child run.", rich_help_panel=_CUT)
+        str | None, typer.Option(metavar="WORKFLOW", help="Before its first child run.", rich_help_panel=CUT_PANEL)
     ] = None,
     before_ordinal: Annotated[
-        int | None, typer.Option(metavar="N", help="Not the first of them but this one, from 0.", rich_help_panel=_CUT)
+        int | None,
+        typer.Option(metavar="N", help="Not the first of them but this one, from 0.", rich_help_panel=CUT_PANEL),
     ] = None,
     before_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The one with this key.", rich_help_panel=_CUT)
+        str | None, typer.Option(metavar="KEY", help="The one with this key.", rich_help_panel=CUT_PANEL)
     ] = None,
     after_task: Annotated[
         str | None,
         typer.Option(
             metavar="TASK",
             help="After the outcome of its first call.",
-            rich_help_panel=_CUT,
+            rich_help_panel=CUT_PANEL,
             autocompletion=complete_task,
         ),
     ] = None,
     after_ordinal: Annotated[
-        int | None, typer.Option(metavar="N", help="Not the first of them but this one.", rich_help_panel=_CUT)
+        int | None, typer.Option(metavar="N", help="Not the first of them but this one.", rich_help_panel=CUT_PANEL)
     ] = None,
     after_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The one with this key.", rich_help_panel=_CUT)
+        str | None, typer.Option(metavar="KEY", help="The one with this key.", rich_help_panel=CUT_PANEL)
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="failure", help="Before what failed the run.", rich_help_panel=_CUT)
+        str | None, typer.Option(metavar="failure", help="Before what failed the run.", rich_help_panel=CUT_PANEL)
     ] = None,
     at_entry: Annotated[
-        int | None, typer.Option(metavar="SEQ", help="After this entry of the journal.", rich_help_panel=_CUT)
+        int | None, typer.Option(metavar="SEQ", help="After this entry of the journal.", rich_help_panel=CUT_PANEL)
     ] = None,
     keep_siblings: Annotated[
-        bool, typer.Option("--keep-siblings", help="Only the named call runs again.", rich_help_panel=_CUT)
+        bool, typer.Option("--keep-siblings", help="Only the named call runs again.", rich_help_panel=CUT_PANEL)
     ] = False,
     input: Annotated[
         str | None,

@@ -6,25 +6,40 @@ Large values are read for the page that is shown only.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
-from satay.accounts import CallSide, ComparedRun
+from satay.accounts import CallSide, CallState, ComparedRun
 from satay.archive import Archive
 from satay.clock import MICROSECONDS, to_datetime
 from satay.histories import Reading, RecordedCall, RunHistory
 from satay.journal import Owner, RunQuery
+from satay.lineages import session_status
 from satay.model import MISSING, CallId, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.processes import is_dead
 from satay.readers import JournalReader
 from satay.receipts import ForkReceipt
-from satay.replay import CALL_KIND, OUTCOME_TYPES, inherited_children, read_head, referenced_blobs
+from satay.replay import (
+    CALL_KIND,
+    OUTCOME_TYPES,
+    blob_reference,
+    inherited_children,
+    read_head,
+    referenced_blobs,
+    value_text,
+)
+from satay.session_states import report_session
 from satay.states import Situation, StateReport, report_state
+from satay.texts import to_plain
+from satay.transcripts import SessionStatus, Transcript
 
 MAX_RELATIVES: Final = 200
 """The most runs that one tree holds."""
 
 MAX_GENERATIONS: Final = 10
 """The most generations that one tree goes down."""
+
+MAX_LISTED_FORKS: Final = 20
+"""The most forks of a session that are listed with it, the newest."""
 
 _PARTS_OF_CALLS: Final = (OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}) | {
     EntryType.TASK_ATTEMPT_STARTED,
@@ -89,8 +104,66 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionFork:
+    """A fork of a session: the last step that it inherited, and what it is doing."""
+
+    run_id: str
+    after_step: int
+    status: SessionStatus | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        status = None if self.status is None else self.status.value
+        return {"run_id": self.run_id, "after_step": self.after_step, "status": status}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOverview:
+    """What a session adds up to: its steps, its states, its ledger and its forks.
+
+    `states` counts the states that were recorded, `versions` how many of them were others than the one before.
+    `stored_bytes` is what they take in the journal, where most are differences to the one before, without the
+    `large_states` that are kept beside it. `state_bytes` is the size of the latest one, which belongs to `state_step`;
+    both are None where none was recorded. `calls` counts the ledger's calls by what became of them.
+    """
+
+    status: SessionStatus
+    steps: int
+    last_step: str | None
+    states: int
+    versions: int
+    stored_bytes: int
+    large_states: int
+    state_step: int | None
+    state_bytes: int | None
+    calls: dict[CallState, int]
+    forks: tuple[SessionFork, ...]
+    has_more_forks: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        return {
+            "status": self.status.value,
+            "steps": self.steps,
+            "last_step": self.last_step,
+            "states": self.states,
+            "versions": self.versions,
+            "stored_bytes": self.stored_bytes,
+            "large_states": self.large_states,
+            "state_step": self.state_step,
+            "state_bytes": self.state_bytes,
+            "calls": {state.value: number for state, number in self.calls.items()},
+            "forks": [fork.to_dict() for fork in self.forks],
+            "has_more_forks": self.has_more_forks,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
-    """A run: its row, what its journal adds up to, its state, its receipt if it is a fork, and a page of it."""
+    """A run: its row, what its journal adds up to, its state, its receipt if it is a fork, and a page of it.
+
+    `session` is None for a run of a workflow.
+    """
 
     record: RunRecord
     run: ComparedRun
@@ -98,6 +171,7 @@ class Inspection:
     state: StateReport
     receipt: ForkReceipt | None
     timeline: Timeline
+    session: SessionOverview | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
@@ -106,7 +180,7 @@ class Inspection:
             "state": self.state.to_dict(),
             "receipt": None if self.receipt is None else self.receipt.to_dict(),
             "timeline": self.timeline.to_dict(),
-        }
+        } | ({} if self.session is None else {"session": self.session.to_dict()})
 
 
 async def inspect_run(reader: JournalReader, run_id: str, now: int, *, after: int | None, limit: int) -> Inspection:
@@ -124,21 +198,58 @@ async def inspect_run(reader: JournalReader, run_id: str, now: int, *, after: in
     first = _first_of_page(told, after, limit)
     page = told[first : first + limit]
     outcomes = [call.outcome for entry in page if (call := calls.get(entry.seq)) is not None]
-    shown = [entry for entry in (reading.own_fork, reading.end, *page, *outcomes) if entry is not None]
+    shown = [entry for entry in (reading.own_fork, reading.end, *page, *outcomes) if _has_shown_value(entry)]
     blobs.update(await archive.values(run_id, entries, referenced_blobs(shown)))
     run = reading.run()
+    situation = await _situation(archive, record, reading, now)
+    transcript = reading.transcript
     return Inspection(
         record=record,
         run=run,
         entries=len(entries),
-        state=report_state(await _situation(archive, record, reading, now)),
+        state=report_state(situation) if transcript is None else report_session(situation, transcript),
         receipt=await reader.receipt(run_id),
         timeline=Timeline(
             items=tuple(_item(reading, entry, calls.get(entry.seq), run.fork_seq or 0) for entry in page),
             earlier=first,
             later=len(told) - first - len(page),
         ),
+        session=None if transcript is None else await _overview(archive, reading, transcript),
     )
+
+
+def _has_shown_value(entry: Entry | None) -> TypeGuard[Entry]:
+    """Whether an entry is there, and its value is shown: of a state it is not."""
+    return entry is not None and entry.type != EntryType.STATE_RECORDED
+
+
+async def _overview(archive: Archive, reading: Reading, transcript: Transcript) -> SessionOverview:
+    """What a session adds up to."""
+    entries = [entry for entry in reading.history.entries if entry.type == EntryType.STATE_RECORDED]
+    latest = transcript.latest_snapshot
+    text = None if latest is None else await archive.state_text(transcript, latest)
+    states = [reading.side(call).state for call in reading.calls.values()]
+    query = RunQuery(forked_from=transcript.run_id, limit=MAX_LISTED_FORKS + 1)
+    forks = await archive.journal.runs(query)
+    return SessionOverview(
+        status=transcript.status,
+        steps=transcript.last_step,
+        last_step=transcript.steps[-1].name if transcript.steps else None,
+        states=len(transcript.snapshots),
+        versions=len({snapshot.version for snapshot in transcript.snapshots}),
+        stored_bytes=sum(len((value_text(entry) or "").encode()) for entry in entries),
+        large_states=sum(blob_reference(entry) is not None for entry in entries),
+        state_step=None if latest is None else latest.step,
+        state_bytes=None if text is None else len(text.encode()),
+        calls={state: states.count(state) for state in CallState if state in states},
+        forks=tuple([await _session_fork(archive, transcript, fork) for fork in forks[:MAX_LISTED_FORKS]]),
+        has_more_forks=len(forks) > MAX_LISTED_FORKS,
+    )
+
+
+async def _session_fork(archive: Archive, transcript: Transcript, fork: RunRecord) -> SessionFork:
+    inherited = sum(mark.last_seq <= (fork.fork_seq or 0) for mark in transcript.steps)
+    return SessionFork(fork.run_id, inherited, await session_status(archive, fork))
 
 
 def _is_told(entry: Entry) -> bool:
@@ -163,8 +274,17 @@ def _item(reading: Reading, entry: Entry, call: RecordedCall | None, inherited: 
         is_inherited=is_inherited,
         call=None if call is None else call.identity,
         side=None if call is None else reading.side(call),
-        facts={} if call is not None else read_head(entry),
+        facts={} if call is not None else read_head(entry) | _told_of_session(reading, entry),
     )
+
+
+def _told_of_session(reading: Reading, entry: Entry) -> dict[str, Any]:
+    """What an entry of a session says besides its facts: what a step took and gave, how much a state takes."""
+    text = reading.text(entry)
+    if entry.type == EntryType.STATE_RECORDED:
+        return {"stored_bytes": None if text is None else len(text.encode())}
+    content = to_plain(text) if entry.type == EntryType.STEP_RECORDED and text is not None else None
+    return content if isinstance(content, dict) else {}
 
 
 async def _situation(archive: Archive, record: RunRecord, reading: Reading, now: int) -> Situation:

@@ -8,6 +8,7 @@ from satay.arguments import checked_count, shown
 from satay.comparison import shared_entries
 from satay.errors import InvalidValueError, NoRestorableStateError, UsageError
 from satay.experiments import ExperimentState, Outcome, Promotion, baseline_experiment_id, baseline_of
+from satay.handles import RunSummary
 from satay.histories import Reading, RunHistory
 from satay.laboratory import read_on, read_outcome
 from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
@@ -79,7 +80,7 @@ def recorders_of(links: Sequence[Link]) -> list[Recorder]:
     return recorders[::-1]
 
 
-async def session_status(archive: Archive, record: RunRecord) -> SessionStatus | None:
+async def session_status(archive: Archive, record: RunRecord | RunSummary) -> SessionStatus | None:
     """What a session is doing, as far as its row and its last entry tell; None for a run of a workflow.
 
     A session whose process is gone is still stepping in the eyes of its journal.

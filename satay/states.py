@@ -26,7 +26,7 @@ _BLOCKED: Final = f"{TaskBlockedError.__module__}:{TaskBlockedError.__qualname__
 
 
 class RunState(StrEnum):
-    """Every state that a run can be in. The value is its label."""
+    """Every state that a run or a session can be in. The value is its label."""
 
     RUNNING = "running"
     RETRYING = "retrying"
@@ -42,6 +42,9 @@ class RunState(StrEnum):
     CRASHED = "crashed"
     SUSPENDED = "suspended"
     STOPPED = "stopped"
+    CREATED = "created"
+    STEPPING = "stepping"
+    PAUSED = "paused"
     COMPLETED = "completed"
     CONTINUED = "continued"
     FAILED = "failed"

@@ -6,6 +6,7 @@ control character of it reaches the terminal, and is never read as markup.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from rich.box import Box
@@ -19,12 +20,13 @@ from satay.approval_records import Approval, PendingApproval
 from satay.experiments import Outcome
 from satay.handles import RunSummary
 from satay.health import HealthReport
-from satay.inspections import Inspection, Kinship, Relative, Timeline, TimelineItem
+from satay.inspections import Inspection, Kinship, Relative, SessionOverview, Timeline, TimelineItem
 from satay.journal import Owner, StoreHealth
 from satay.model import MISSING, EntryType
 from satay.receipts import ForkReceipt
 from satay.states import StateReport
 from satay.tables import printable, shorten, show_cost, show_seconds, show_value
+from satay.transcripts import SessionStatus
 
 MAX_OUTCOME_CHARACTERS: Final = 60
 """A result or an error in a timeline is shown with at most this many characters."""
@@ -51,6 +53,10 @@ _STYLES: Final[Mapping[str, str]] = {
     "stranded": "red",
     "suspended": "yellow",
     "stopped": "yellow",
+    "created": "blue",
+    "started": "cyan",
+    "stepping": "cyan",
+    "paused": "blue",
     "completed": "green",
     "continued": "green",
     "failed": "red",
@@ -109,18 +115,46 @@ def report(text: str) -> RenderableType:
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
-def run_list(runs: Sequence[RunSummary], stranded: Sequence[str], now: datetime) -> RenderableType:
-    """Runs, a line each. `stranded` are those of which no driver is alive."""
+_NEXT_OF_SESSIONS: Final[Mapping[str, str]] = {
+    "created": "open it",
+    "paused": "open it again",
+    "crashed": "open it again, or fork it",
+    "stranded": "open it again",
+}
+"""What can be done about a session, by its status."""
+
+NO_SESSIONS: Final[Mapping[str, SessionStatus]] = MappingProxyType({})
+
+
+def run_list(
+    runs: Sequence[RunSummary],
+    stranded: Sequence[str],
+    now: datetime,
+    sessions: Mapping[str, SessionStatus] = NO_SESSIONS,
+) -> RenderableType:
+    """Runs, a line each. `stranded` are those of which no driver is alive, `sessions` says what sessions are doing."""
     if not runs:
         return Text("no runs")
     is_long = any(len(run.run_id) > WHOLE_ID_CHARACTERS for run in runs)
     broken = ["workflow", "comes of", *(["run"] if is_long else [])]
-    table = _table("run", "workflow", "status", "age", "comes of", right=["age"], broken=broken)
-    for run in runs:
-        status = "stranded" if run.run_id in stranded else run.status.value
+    statuses = [_status_of(run, stranded, sessions) for run in runs]
+    actions = [
+        _NEXT_OF_SESSIONS.get(status, "") if run.run_id in sessions else ""
+        for run, status in zip(runs, statuses, strict=True)
+    ]
+    columns = ["run", "workflow", "status", "age", "comes of", *(["next"] if any(actions) else [])]
+    table = _table(*columns, right=["age"], broken=broken)
+    for run, status, action in zip(runs, statuses, actions, strict=True):
         age = show_seconds(max(0.0, (now - run.created_at).total_seconds()))
-        table.add_row(_text(run.run_id), _text(run.workflow), _state(status), age, _text(_origin(run)))
+        row = (_text(run.run_id), _text(run.workflow), _state(status), age, _text(_origin(run)), action)
+        table.add_row(*row[: len(columns)])
     return table
+
+
+def _status_of(run: RunSummary, stranded: Sequence[str], sessions: Mapping[str, SessionStatus]) -> str:
+    if run.run_id in stranded:
+        return "stranded"
+    return sessions[run.run_id].value if run.run_id in sessions else run.status.value
 
 
 def _origin(run: RunSummary) -> str:
@@ -143,6 +177,8 @@ def _header(inspection: Inspection) -> Iterable[tuple[str, RenderableType]]:
     run, record = inspection.run, inspection.record
     yield "run", _text(run.run_id)
     yield "workflow", _text(f"{run.workflow}, code {run.code_version}")
+    if inspection.session is not None:
+        yield from _session_header(inspection.session)
     yield "created", Text(f"{_moment(run.created_at)} UTC")
     yield "journal", Text(f"{_count(inspection.entries, 'entry').replace('entrys', 'entries')}, {_amounts(run)}")
     if record.parent_id is not None:
@@ -153,6 +189,29 @@ def _header(inspection: Inspection) -> Iterable[tuple[str, RenderableType]]:
         yield "receipt", _text(receipt_line(inspection.receipt))
     if run.continued_as is not None:
         yield "goes on as", _text(run.continued_as)
+
+
+def _session_header(session: SessionOverview) -> Iterable[tuple[str, RenderableType]]:
+    last = "" if session.last_step is None else f", the last one {session.last_step!r}"
+    yield "steps", _text(f"{_count(session.steps, 'step')}{last}")
+    if session.state_bytes is not None:
+        large = f", {_count(session.large_states, 'large one')} beside it" if session.large_states else ""
+        yield (
+            "states",
+            Text(
+                f"{_count(session.states, 'state')} in {_count(session.versions, 'version')}, "
+                f"{_size(session.stored_bytes)} in the journal{large}; that of step {session.state_step} has "
+                f"{_size(session.state_bytes)}"
+            ),
+        )
+    if session.calls:
+        told = ", ".join(f"{number:,} {state.value.replace('_', ' ')}" for state, number in session.calls.items())
+        yield "ledger", Text(f"{_count(sum(session.calls.values()), 'call')}: {told}")
+    for fork in session.forks:
+        status = "" if fork.status is None else f", {fork.status.value}"
+        yield "fork", _text(f"{fork.run_id}, after step {fork.after_step}{status}")
+    if session.has_more_forks:
+        yield "fork", Text("… more are not shown", style="dim")
 
 
 def _amounts(run: ComparedRun) -> str:
@@ -192,10 +251,30 @@ def timeline(page: Timeline) -> RenderableType:
 
 def _timeline_row(item: TimelineItem) -> tuple[RenderableType, ...]:
     at = "inherited" if item.seconds_in is None else f"+{show_seconds(max(0.0, item.seconds_in))}"
+    if item.type == EntryType.STEP_RECORDED:
+        output = item.facts.get("output")
+        shown = "" if output is None else show_value(output, MAX_OUTCOME_CHARACTERS)
+        return (
+            str(item.seq),
+            at,
+            _text(f"step {item.facts['step']}: {item.facts['name']}", "bold"),
+            "",
+            "",
+            _text(shown),
+        )
+    if item.type == EntryType.STATE_RECORDED:
+        return str(item.seq), at, _text(f"state v{item.facts['version']}", "dim"), "", "", _text(_stored(item), "dim")
     if item.side is None:
         return str(item.seq), at, _text(item.type, "dim"), "", "", _text(_told(item), "dim")
     took = "" if item.side.seconds is None else show_seconds(item.side.seconds)
     return str(item.seq), at, _text(item.call), _side_state(item.side), took, _text(_outcome(item.side))
+
+
+def _stored(item: TimelineItem) -> str:
+    """How a state is stored."""
+    size_bytes = item.facts["stored_bytes"]
+    kind = "the same as before" if item.facts["kind"] == "same" else item.facts["kind"]
+    return str(kind) if size_bytes is None else f"{kind}, {_size(size_bytes)}"
 
 
 def _side_state(side: CallSide) -> Text:

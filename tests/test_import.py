@@ -29,6 +29,7 @@ UPPER_FLOORS = {
     "satay.health",
     "satay.inspections",
     "satay.server",
+    "satay.session_states",
     "satay.states",
     "satay.testing",
     "satay.views",

@@ -163,6 +163,12 @@ ASKING: Final[dict[str, Parameter]] = {
     "promote.experiment": (lambda v: satay.promote("there", experiment=v), nothing),
     "verify.run": (lambda v: satay.verify(v), nothing),
     "compare.other": (lambda v: satay.compare("there", v), nothing),
+    "diff_states.one": (lambda v: satay.diff_states(v, "session"), nothing),
+    "diff_states.other": (lambda v: satay.diff_states("session", v), nothing),
+    "diff_states.at": (lambda v: satay.diff_states("session", "session", at=v), is_none),
+    "decision_trail.run": (lambda v: satay.decision_trail(v), nothing),
+    "App.follow.run": (lambda v: first_item(v), nothing),
+    "App.follow.after": (lambda v: first_item("there", after=v), is_count),
     "decide.run_id": (lambda v: satay.decide(v, "fail"), nothing),
     "decide.decision": (lambda v: satay.decide("there", v), nothing),
     "decide.seq": (lambda v: satay.decide("there", "fail", seq=v), nothing),
@@ -264,6 +270,11 @@ async def first_event(run_id: Any, **options: Any) -> None:
         return
 
 
+async def first_item(run_id: Any, **options: Any) -> None:
+    async for _ in app().follow(run_id, **options):
+        return
+
+
 def named_parameters(function: Any) -> list[str]:
     """The parameters of a function; the options of a fork are listed where `fork` is."""
     names = list(inspect.signature(function).parameters)
@@ -326,6 +337,8 @@ def test_a_wrong_type_is_refused_where_an_app_is_asked(name: str, tmp_path: Path
     async def run() -> tuple[dict[str, str], bool]:
         async with open_app(tmp_path) as app:
             await app.start(simple, run_id="there").result()
+            async with satay.Session("session", state_fn=lambda: 1) as session:
+                await session.step("only")
             before = await contents(app)
             return await wrongly_answered(ASKING[name]), before == await contents(app)
 

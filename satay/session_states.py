@@ -1,0 +1,95 @@
+"""What a session is up to, in words: a label, why it is so, and what to do next.
+
+Nobody drives a session but the application that has it open, so what is to be done is mostly to open it again.
+"""
+
+from satay.accounts import read_failure
+from satay.clock import to_datetime
+from satay.journal import DECISION
+from satay.model import EntryType, RunStatus
+from satay.replay import read_head
+from satay.states import RunState, Situation, StateReport
+from satay.transcripts import LedgerCall, SessionStatus, Transcript
+
+
+def report_session(situation: Situation, transcript: Transcript) -> StateReport:
+    """The state of a session."""
+    if situation.record.status is RunStatus.COMPLETED:
+        return _completed(transcript)
+    undecided = [call for call in transcript.ledger.values() if call.is_asked and call.outcome is None]
+    if undecided:
+        return _undecided(situation, transcript, undecided)
+    match situation.record.status:
+        case RunStatus.FAILED:
+            return _crashed(situation, transcript)
+        case RunStatus.RUNNING if situation.driver is not None:
+            where = f"process {situation.driver.pid} on {situation.driver.host} has it open"
+            return StateReport(RunState.STEPPING, f"{where}, {_progress(transcript)}", "nothing to do")
+        case RunStatus.RUNNING:
+            reason = f"the process that had it open is gone, {_progress(transcript)}"
+            return StateReport(RunState.CRASHED, reason, _again(transcript, "no recorded step or call is made again"))
+    if transcript.status is SessionStatus.CREATED:
+        reason = f"it is a fork that nobody has opened, {_progress(transcript)}"
+        return StateReport(RunState.CREATED, reason, _again(transcript, f"it goes on with step {_next(transcript)}"))
+    return _paused(transcript)
+
+
+def _completed(transcript: Transcript) -> StateReport:
+    return StateReport(
+        RunState.COMPLETED,
+        f"its block ended in good order, {_progress(transcript)}",
+        "nothing to do; to try something else from a step of it, fork it",
+        (f"satay fork {transcript.run_id} --at-step {transcript.last_step} --name NAME",),
+    )
+
+
+def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
+    failure = read_failure(situation.error_text)
+    kind = failure.type.rpartition(":")[2] or "an error"
+    return StateReport(
+        RunState.CRASHED,
+        f"its block ended with {kind}: {failure.message}, {_progress(transcript)}",
+        f"{_again(transcript, 'no recorded step or call is made again')}; or fork it before what led there",
+        (f"satay fork {transcript.run_id} --at-step {transcript.last_step} --name NAME",),
+    )
+
+
+def _undecided(situation: Situation, transcript: Transcript, undecided: list[LedgerCall]) -> StateReport:
+    run_id = transcript.run_id
+    if any(message.type == DECISION for message in situation.messages):
+        reason = "the decision lies in its inbox, and nobody has taken it yet"
+        return StateReport(RunState.DECIDED, reason, _again(transcript, "it takes the decision when it makes the call"))
+    calls = ", ".join(str(call.identity) for call in undecided)
+    return StateReport(
+        RunState.NEEDS_DECISION,
+        f"whoever made {calls} is gone, and nobody knows whether that took effect",
+        "find out whether it did; then have it made again, fail it, or give its result",
+        (f"satay decide {run_id} rerun", f"satay decide {run_id} fail", f"satay decide {run_id} --value JSON"),
+    )
+
+
+def _paused(transcript: Transcript) -> StateReport:
+    waits = [f"approval {mark.key!r} was requested" for mark in transcript.approvals.values() if mark.answer is None]
+    waits += [f"it is to be woken at {_moment(wake.due)}" for wake in transcript.wake_ups.values()]
+    last = transcript.last
+    if not waits and last is not None and last.type == EntryType.SESSION_PAUSED:
+        waits = [str(read_head(last).get("reason", "paused"))]
+    reason = f"it was left, {_progress(transcript)}" + (f": {'; '.join(waits)}" if waits else "")
+    return StateReport(RunState.PAUSED, reason, _again(transcript, "it goes on where it was"))
+
+
+def _progress(transcript: Transcript) -> str:
+    last = transcript.last_step
+    return f"after step {last}" if last else "before its first step"
+
+
+def _next(transcript: Transcript) -> int:
+    return transcript.last_step + 1
+
+
+def _again(transcript: Transcript, then: str) -> str:
+    return f"open it with 'async with await satay.Session.resume({transcript.run_id!r})'; {then}"
+
+
+def _moment(at: int) -> str:
+    return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
