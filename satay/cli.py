@@ -105,7 +105,7 @@ async def _list_runs(reader: JournalReader, query: dict[str, Any]) -> tuple[list
     statuses = {run.run_id: await session_status(reader.archive, run) for run in found}
     sessions = {run_id: status for run_id, status in statuses.items() if status is not None}
     data = [
-        run.to_dict() | {"is_stranded": run.run_id in stranded, "session_status": sessions.get(run.run_id)}
+        run.to_dict() | {"session_status": sessions.get(run.run_id), "is_stranded": run.run_id in stranded}
         for run in found
     ]
     return data, run_list(found, stranded, to_datetime(now), sessions)
