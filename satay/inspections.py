@@ -290,12 +290,15 @@ def _told_of_session(reading: Reading, entry: Entry) -> dict[str, Any]:
 async def _situation(archive: Archive, record: RunRecord, reading: Reading, now: int) -> Situation:
     driver = await _driver(archive, record)
     is_gone = driver is not None and (is_dead(driver) or driver.expires_at < now)
+    is_over = (
+        record.status.is_terminal and reading.transcript is None
+    )  # A session that has crashed can be gone on with.
     return Situation(
         record=record,
         entries=reading.history.entries,
         driver=None if is_gone else driver,
         is_driver_gone=record.owner is not None and (driver is None or is_gone),
-        messages=() if record.status.is_terminal else await archive.journal.messages(record.run_id),
+        messages=() if is_over else await archive.journal.messages(record.run_id),
         now=now,
         error_text=reading.text(reading.end) if record.status is RunStatus.FAILED else None,
         continued_as=None if reading.end is None else read_head(reading.end).get("continued_as"),

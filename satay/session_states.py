@@ -39,7 +39,7 @@ def _completed(transcript: Transcript) -> StateReport:
         RunState.COMPLETED,
         f"its block ended in good order, {_progress(transcript)}",
         "nothing to do; to try something else from a step of it, fork it",
-        (f"satay fork {transcript.run_id} --at-step {transcript.last_step} --name NAME",),
+        (_fork(transcript),),
     )
 
 
@@ -50,7 +50,7 @@ def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
         RunState.CRASHED,
         f"its block ended with {kind}: {failure.message}, {_progress(transcript)}",
         f"{_again(transcript, 'no recorded step or call is made again')}; or fork it before what led there",
-        (f"satay fork {transcript.run_id} --at-step {transcript.last_step} --name NAME",),
+        (_fork(transcript),),
     )
 
 
@@ -76,6 +76,13 @@ def _paused(transcript: Transcript) -> StateReport:
         waits = [str(read_head(last).get("reason", "paused"))]
     reason = f"it was left, {_progress(transcript)}" + (f": {'; '.join(waits)}" if waits else "")
     return StateReport(RunState.PAUSED, reason, _again(transcript, "it goes on where it was"))
+
+
+def _fork(transcript: Transcript) -> str:
+    """The command that forks a session after its last step with a state; without any, from its beginning."""
+    latest = transcript.latest_snapshot
+    where = "--at-step 0 --boundary lineage" if latest is None else f"--at-step {latest.step}"
+    return f"satay fork {transcript.run_id} {where} --name NAME"
 
 
 def _progress(transcript: Transcript) -> str:

@@ -181,6 +181,20 @@ async def cancelled(place: Path) -> StateReport:
         return await look(app)
 
 
+async def session(place: Path, state: RunState) -> StateReport:
+    """A session that is open, that was left, or that was forked and never opened."""
+    async with open_app(place, clock=stopped_clock()) as app:
+        async with satay.Session("r", state_fn=lambda: None) as opened:
+            await opened.step("only")
+            if state is RunState.STEPPING:
+                return await look(app)
+            opened.pause("waits for Ada")
+        if state is RunState.PAUSED:
+            return await look(app)
+        await opened.fork(name="fork")
+        return await look(app, "fork")
+
+
 STATES: Final[dict[RunState, State]] = {
     RunState.RUNNING: lambda place: started(place, working),
     RunState.RETRYING: lambda place: started(place, failing),
@@ -195,6 +209,9 @@ STATES: Final[dict[RunState, State]] = {
     RunState.CRASHED: crashed,
     RunState.SUSPENDED: lambda place: left(place, working),
     RunState.STOPPED: given_up,
+    RunState.CREATED: lambda place: session(place, RunState.CREATED),
+    RunState.STEPPING: lambda place: session(place, RunState.STEPPING),
+    RunState.PAUSED: lambda place: session(place, RunState.PAUSED),
     RunState.COMPLETED: lambda place: ended(place, "well"),
     RunState.CONTINUED: lambda place: ended(place, "again"),
     RunState.FAILED: lambda place: ended(place, "error"),
