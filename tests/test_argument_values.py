@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import satay
-from satay.argument_values import decode_input, parse_call, parse_json, parse_pairs
+from satay.argument_values import decode_input, parse_call, parse_json, parse_pairs, parse_steps
 from satay.errors import InvalidValueError
 from tests.programs.shell import Brief, await_answer, echo, report
 
@@ -98,3 +98,13 @@ def test_pairs_are_a_name_and_a_value() -> None:
 def test_what_is_no_pair_is_refused(texts: list[str]) -> None:
     with pytest.raises(InvalidValueError, match="--x"):
         parse_pairs(texts, "--x", str)
+
+
+def test_steps_are_one_number_or_two() -> None:
+    assert (7, (7, 9), (0, 1)) == (parse_steps("7"), parse_steps("7, 9"), parse_steps("0,1"))
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,2,3", "-1", "1,", "٣", "1.5"])
+def test_what_is_no_step_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError, match="is no step; write one number"):
+        parse_steps(text)

@@ -108,6 +108,27 @@ async def leave_crashed(place: Path, run_id: str = "pays") -> None:
         await abandon(app)
 
 
+async def record_session(place: Path, run_id: str = "chat") -> None:
+    """A session of three steps, with a call of a tool in each but the last."""
+    box: dict[str, Any] = {"turns": []}
+    async with satay.run_app(data_dir=place), satay.Session(run_id, state_fn=lambda: box) as session:
+        for number in (1, 2, 3):
+            if number < 3:
+                await shell.pay()
+            box["turns"].append(number)
+            await session.step("turn", output={"turn": number})
+
+
+async def go_on(place: Path, run_id: str) -> None:
+    """One more step of a session."""
+    state = {"turns": "none"}
+    async with (
+        satay.run_app(data_dir=place),
+        await satay.Session.resume(run_id, state_fn=lambda: state) as session,
+    ):
+        await session.step("other", output="done")
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -614,6 +635,121 @@ def test_a_run_whose_code_is_not_imported_is_not_resumed(cli: Shell) -> None:
     assert "-m MODULE" in answer.errors
 
 
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_forked_without_its_code_and_left_to_be_opened(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    options = ["--policy", "shell.pay=block", "--intervention", '{"model": "m"}', "--json"]
+    made = cli("fork", "ch", "--at-step", "2", "--boundary", "exact", "--name", "chat/b", *options)
+    again = cli("fork", "ch", "--at-step", "2", "--boundary", "exact", "--name", "chat/b", *options)
+    other = cli("fork", "chat", "--at-step", "1", "--name", "chat/b")
+
+    assert (ExitCode.DONE, "chat/b") == (made.code, made.data["run_id"])
+    assert ("after step 2", {"model": "m"}) == (made.data["receipt"]["cut"], made.data["receipt"]["intervention"])
+    assert made.data["receipt"] == again.data["receipt"]
+    assert ExitCode.REFUSED == other.code
+    assert "was asked for differently" in other.errors
+    assert ["created", "completed"] == [run["session_status"] for run in cli("runs", "--json").data]
+
+
+def test_a_fork_of_a_session_is_shown_as_its_receipt(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    answer = cli("fork", "chat", "--at-step", "2", "--name", "chat/b")
+
+    assert ExitCode.DONE == answer.code
+    assert re.search(r"(?m)^state +of step 2, version 2", answer.output)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "problem"),
+    [
+        ("fork chat --name b", ExitCode.USAGE, "say which with --at-step"),
+        ("fork chat --at-step 1 --before-task shell.pay", ExitCode.USAGE, "is for runs of workflows"),
+        ("fork chat --at-step 9", ExitCode.REFUSED, "has no step 9; its steps are 1 to 3"),
+        ("fork chat --at-step 1 --boundary near", ExitCode.USAGE, "is none of"),
+        ("fork r --at-step 1", ExitCode.USAGE, "is no session and has no steps"),
+        ("diff chat r", ExitCode.USAGE, "only sessions record states"),
+        ("diff chat chat --at 9", ExitCode.USAGE, "has no step 9"),
+        ("diff chat chat --at now", ExitCode.USAGE, "is no step"),
+        ("diff chat nowhere", ExitCode.NOT_FOUND, "there is no run 'nowhere'"),
+        ("trail nowhere", ExitCode.NOT_FOUND, "there is no run 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_session_is_refused_and_nothing_is_written(
+    cli: Shell, line: str, code: ExitCode, problem: str
+) -> None:
+    cli.report("r")
+    in_loop(record_session(cli.place))
+    answer = cli(*line.split())
+
+    assert (code, "") == (answer.code, answer.output)
+    assert problem in answer.errors
+    assert 2 == len(cli("runs", "--json").data)
+
+
+def test_the_states_of_sessions_are_compared(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    cli("fork", "chat", "--at-step", "2", "--name", "chat/b")
+    in_loop(go_on(cli.place, "chat/b"))
+    latest, same = cli("diff", "chat", "chat/b", "--json"), cli("diff", "chat", "chat/b", "--at", "2")
+    steps = cli("diff", "chat", "chat", "--at", "1,3")
+
+    assert (ExitCode.NO, ExitCode.DONE, ExitCode.NO) == (latest.code, same.code, steps.code)
+    assert ("chat", 2) == tuple(latest.data["ancestor"][name] for name in ("run_id", "step"))
+    assert (3, 3) == (latest.data["one"]["left_at"], latest.data["other"]["left_at"])
+    assert "The states are the same." in same.output
+    assert "+ $.turns[1]: 2" in steps.output
+
+
+def test_a_trail_tells_the_lineage_and_every_decision(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    cli("fork", "chat", "--at-step", "1", "--name", "chat/b")
+    in_loop(go_on(cli.place, "chat/b"))
+    told, data = cli("trail", "chat/b"), cli("trail", "chat/b", "--json").data
+
+    assert ExitCode.DONE == told.code
+    assert re.search(r"(?m)^ +3 +chat +shell.pay:0 +completed +'paid'$", told.output)
+    assert re.search(r"(?m)^ +\d+ +step 2: other +state v2 +'done'$", told.output)
+    assert ["chat", "chat/b"] == [run["run_id"] for run in data["lineage"]]
+    assert [True, False] == [item["is_inherited"] for item in data["items"] if item["kind"] == "step"]
+
+
+def test_a_run_of_a_workflow_has_a_trail_too(cli: Shell) -> None:
+    cli.report("r")
+    answer = cli("trail", "r")
+
+    assert ExitCode.DONE == answer.code
+    assert answer.output.startswith("r: shell.report, completed, 2 calls\n")
+
+
+def test_runs_says_what_sessions_are_doing_and_what_to_do(cli: Shell) -> None:
+    cli.report("r")
+    in_loop(record_session(cli.place))
+    cli("fork", "chat", "--at-step", "2", "--name", "chat/b")
+    lines = [line.split() for line in cli("runs").output.splitlines()]
+
+    assert ["created", "open", "it"] == [lines[2][2], *lines[2][-2:]]
+    assert "completed" == lines[3][2]
+    assert [None] == [run.get("session_status") for run in cli("runs", "--workflow", "shell.report", "--json").data]
+
+
+def test_show_tells_what_a_session_adds_up_to(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    cli("fork", "chat", "--at-step", "2", "--name", "chat/b")
+    shown, data = cli("show", "chat"), cli("show", "chat", "--json").data["session"]
+
+    assert re.search(r"(?m)^steps +3 steps, the last one 'turn'$", shown.output)
+    assert re.search(
+        r"(?m)^states +3 states in 3 versions, .* in the journal; that of step 3 has 17 bytes$", shown.output
+    )
+    assert re.search(r"(?m)^ledger +2 calls: 2 completed$", shown.output)
+    assert re.search(r"(?m)^fork +chat/b, after step 2, created$", shown.output)
+    assert re.search(r"(?m)step 1: turn +\{'turn': 1\}$", shown.output)
+    assert "satay fork chat --at-step 3" in shown.output
+    assert (3, 3, 17, {"completed": 2}) == tuple(data[name] for name in ("steps", "states", "state_bytes", "calls"))
+
+
 # --- comparing and checking -------------------------------------------------------------------------------------------
 
 
@@ -697,7 +833,15 @@ def test_doctor_finds_a_damaged_page(cli: Shell) -> None:
 
 # --- every command ----------------------------------------------------------------------------------------------------
 
-READING: Final = [["runs"], ["show", "r"], ["compare", "r", "r"], ["verify", "r"], ["doctor"], ["approvals"]]
+READING: Final = [
+    ["runs"],
+    ["show", "r"],
+    ["compare", "r", "r"],
+    ["trail", "r"],
+    ["verify", "r"],
+    ["doctor"],
+    ["approvals"],
+]
 
 
 @pytest.mark.parametrize("arguments", READING, ids=lambda arguments: str(arguments[0]))
@@ -777,7 +921,7 @@ def test_every_command_is_in_the_readme() -> None:
     assert [] == [command for command in COMMANDS if f"`satay {command}" not in text]
 
 
-@pytest.mark.parametrize("state", ["completed", "failed", "waiting", "crashed"])
+@pytest.mark.parametrize("state", ["completed", "failed", "waiting", "crashed", "session"])
 def test_every_command_that_is_advised_is_understood(cli: Shell, state: str) -> None:
     match state:
         case "completed":
@@ -788,6 +932,8 @@ def test_every_command_that_is_advised_is_understood(cli: Shell, state: str) -> 
             in_loop(leave_waiting(cli.place, "r"))
         case "crashed":
             in_loop(leave_crashed(cli.place, "r"))
+        case "session":
+            in_loop(record_session(cli.place, "r"))
     for command in cli("show", "r", "--json").data["state"]["commands"]:
         program, name, *arguments = shlex.split(command)
         understood = CliRunner().invoke(application, [name, *arguments, "--help"])

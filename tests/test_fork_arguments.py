@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from satay.errors import InvalidValueError
-from satay.fork_arguments import fork_arguments
+from satay.fork_arguments import SessionCut, fork_arguments
 from satay.model import MISSING
 from satay.requests import ForkOptions
 from tests.programs.shell import Brief, report
@@ -82,3 +82,34 @@ def test_an_input_of_null_is_an_input() -> None:
 def test_what_cannot_be_read_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidValueError):
         fork_arguments(**wrong)
+
+
+def test_the_options_of_a_fork_of_a_session_are_what_was_typed() -> None:
+    typed = fork_arguments(intervention='{"m": 1}', policy=["email.send=block"], reason="why")
+
+    assert {
+        "fork_at_step": 7,
+        "boundary": "nearest",
+        "intervention": {"m": 1},
+        "tool_policies": {"email.send": "block"},
+        "reason": "why",
+    } == SessionCut(7, "nearest").options(typed)
+
+
+@pytest.mark.parametrize(
+    ("cut", "typed", "problem"),
+    [
+        (SessionCut(None, None), {}, "say which with --at-step"),
+        (SessionCut(1, "close"), {}, "boundary='close' is none of"),
+        (SessionCut(1, None), {"before_task": "a", "input": "1"}, "before_task, input is for runs of workflows"),
+    ],
+)
+def test_a_fork_of_a_session_that_cannot_be_is_refused(cut: SessionCut, typed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidValueError, match=problem):
+        cut.options(fork_arguments(**typed))
+
+
+@pytest.mark.parametrize("cut", [SessionCut(1, None), SessionCut(None, "exact")])
+def test_a_run_of_a_workflow_has_no_steps(cut: SessionCut) -> None:
+    with pytest.raises(InvalidValueError, match="run 'r' is no session and has no steps"):
+        cut.refuse("r")

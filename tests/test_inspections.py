@@ -1,13 +1,15 @@
 """One run as the windows show it: pages of its timeline, and the tree of what came of it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import satay
+from satay.accounts import CallState
 from satay.errors import RunNotFoundError
-from satay.inspections import MAX_RELATIVES, Inspection, Kinship, Relative, grow_tree, inspect_run
+from satay.inspections import MAX_LISTED_FORKS, MAX_RELATIVES, Inspection, Kinship, Relative, grow_tree, inspect_run
 from satay.journal import BLOB_THRESHOLD_BYTES
 from satay.model import EntryType
 from satay.readers import open_reader
@@ -212,3 +214,79 @@ def test_a_tree_has_an_end(tmp_path: Path) -> None:
     assert MAX_RELATIVES == len(tree.relatives)
     assert tree.is_cut
     assert {Kinship.FORK} == {relative.kinship for relative in tree.relatives}
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+async def walk(session: satay.Session, box: dict[str, Any], values: Sequence[Any]) -> None:
+    for value in values:
+        box["value"] = value
+        await session.step("walk", output=value)
+
+
+def test_a_session_adds_up_to_its_steps_states_calls_and_forks(tmp_path: Path) -> None:
+    async def main() -> Inspection:
+        box: dict[str, Any] = {}
+        async with open_app(tmp_path) as app:
+            async with satay.Session("s", state_fn=lambda: box, state_interval=2) as session:
+                await step(5)
+                await walk(session, box, [1, 2, 3, 2, LARGE, LARGE])
+                await session.fork(at_step=2, name="first")
+                async with await session.fork(at_step=4, name="second"):
+                    pass
+            return await inspected(app, "s")
+
+    session = in_loop(main()).session
+
+    assert session is not None
+    assert (6, "walk") == (session.steps, session.last_step)
+    assert (3, 2, 1) == (session.states, session.versions, session.large_states)
+    assert (len('{"value":2}'), 6, len(LARGE) + 12) == (session.stored_bytes, session.state_step, session.state_bytes)
+    assert {CallState.COMPLETED: 1} == session.calls
+    assert [("second", 4, "completed"), ("first", 2, "created")] == [
+        (fork.run_id, fork.after_step, fork.status) for fork in session.forks
+    ]
+    assert not session.has_more_forks
+
+
+def test_only_so_many_forks_of_a_session_are_listed(tmp_path: Path) -> None:
+    async def main() -> Inspection:
+        async with open_app(tmp_path) as app:
+            async with satay.Session("s", state_fn=lambda: 1) as session:
+                await session.step("only")
+                for number in range(MAX_LISTED_FORKS + 1):
+                    await session.fork(name=f"fork-{number}")
+            return await inspected(app, "s")
+
+    session = in_loop(main()).session
+
+    assert session is not None
+    assert (MAX_LISTED_FORKS, True) == (len(session.forks), session.has_more_forks)
+
+
+def test_a_timeline_tells_what_a_step_gave_and_how_a_state_is_kept(tmp_path: Path) -> None:
+    async def main() -> dict[str, Any]:
+        box: dict[str, Any] = {}
+        async with open_app(tmp_path) as app:
+            async with satay.Session("s", state_fn=lambda: box) as session:
+                await walk(session, box, [1, 1, LARGE])
+            return (await inspected(app, "s")).to_dict()
+
+    items = in_loop(main())["timeline"]["items"]
+    told = [item["facts"] for item in items if item["type"] == EntryType.STATE_RECORDED]
+
+    assert [1, 1, LARGE] == [item["facts"]["output"] for item in items if item["type"] == EntryType.STEP_RECORDED]
+    assert [("full", 11), ("same", None), ("full", None)] == [(fact["kind"], fact["stored_bytes"]) for fact in told]
+
+
+def test_a_run_of_a_workflow_is_no_session(tmp_path: Path) -> None:
+    async def main() -> Inspection:
+        async with open_app(tmp_path) as app:
+            await app.start(count, 1, run_id="r").result()
+            return await inspected(app, "r")
+
+    inspection = in_loop(main())
+
+    assert inspection.session is None
+    assert "session" not in inspection.to_dict()

@@ -22,6 +22,7 @@ from satay.settings import Settings
 from satay.states import RunState, StateReport
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import open_app
+from satay.transcripts import SessionStatus
 from satay.views import health_page, receipt_page, report, run_list, run_page, state_block, timeline, tree
 from tests.driving import in_loop
 
@@ -95,6 +96,18 @@ async def inspected(place: Path) -> tuple[Inspection, Relative]:
             return inspection, await grow_tree(reader.archive, "r")
 
 
+async def inspected_session(place: Path) -> Inspection:
+    """A session in which every text is as bad as it gets."""
+    state = {NASTY: NASTY}
+    async with open_app(place) as app:
+        async with satay.Session("s", state_fn=lambda: state) as session:
+            await nasty_task(NASTY.replace("\ud800", ""))
+            await session.step("[red]x[/red]", input=NASTY, output=state)
+            await session.fork(name="s/b")
+        async with open_reader(Settings(data_dir=place)) as reader:
+            return await inspect_run(reader, "s", app.clock.now(), after=None, limit=100)
+
+
 def is_harmless(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
@@ -135,6 +148,31 @@ def test_a_list_of_runs_shows_what_each_is_and_comes_of() -> None:
     assert lines[3].endswith("fork of a @7")
     assert "stranded" in lines[4]
     assert lines[4].endswith("child of a")
+
+
+def test_a_session_is_shown_without_control_characters(tmp_path: Path) -> None:
+    shown = rendered(run_page(in_loop(inspected_session(tmp_path))))
+
+    assert is_harmless(shown)
+    assert "1 step, the last one '[red]x[/red]'" in shown
+    assert "step 1: [red]x[/red]" in shown
+    assert "s/b, after step 1, created" in shown
+
+
+def test_sessions_are_listed_with_what_they_are_doing_and_what_to_do() -> None:
+    runs = [summary(run_id, workflow="satay.session") for run_id in ("a", "b", "c", "d")]
+    sessions = {
+        "a": SessionStatus.CRASHED,
+        "b": SessionStatus.PAUSED,
+        "c": SessionStatus.STEPPING,
+        "d": SessionStatus.COMPLETED,
+    }
+    lines = [" ".join(line.split()) for line in rendered(run_list(runs, ["c"], NOW, sessions)).splitlines()]
+
+    assert "a satay.session crashed 5 min open it again, or fork it" == lines[2]
+    assert "b satay.session paused 5 min open it again" == lines[3]
+    assert "c satay.session stranded 5 min open it again" == lines[4]
+    assert "d satay.session completed 5 min" == lines[5]
 
 
 def test_no_runs_are_said_to_be_none() -> None:
