@@ -22,6 +22,7 @@ from satay.divergences import (
     StepComparison,
     explain_call,
     explain_ending,
+    explain_step,
 )
 from satay.histories import Reading, RecordedCall
 from satay.matrices import ComparisonMatrix, MatrixRow
@@ -60,7 +61,9 @@ def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
     explanation: Explanation | None = None
     if first is not None:
         explanation = explain_call(first, one, other, inputs)
-    elif ends_differ or first_step is not None:
+    elif first_step is not None:
+        explanation = explain_step(first_step, one, other, inputs)
+    elif ends_differ:
         explanation = explain_ending(one, other, inputs)
     return Comparison(
         one=one,

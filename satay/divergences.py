@@ -158,8 +158,17 @@ def explain_call(
     return _of_outcome(call, one, other)
 
 
+def explain_step(
+    step: StepComparison, one: ComparedRun, other: ComparedRun, inputs: Sequence[Difference]
+) -> Explanation | None:
+    """Why two sessions whose calls are alike part at a step. None where one of them is still on its way there."""
+    if (step.one is None and _goes_on(one)) or (step.other is None and _goes_on(other)):
+        return None
+    return _of_run(one, other, inputs) or _BY_CHANCE
+
+
 def explain_ending(one: ComparedRun, other: ComparedRun, inputs: Sequence[Difference]) -> Explanation:
-    """Why two runs whose calls are alike ended differently, or two sessions recorded other steps."""
+    """Why two runs whose calls are alike ended differently."""
     return _of_cancelling(one, other) or _of_run(one, other, inputs) or _BY_CHANCE
 
 

@@ -1,7 +1,7 @@
 """Reads what runs come from: the lineage of one and its decision trail, and where two states come from."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from satay.archive import Archive
 from satay.arguments import checked_count, shown
@@ -15,13 +15,9 @@ from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.receipts import ForkReceipt
 from satay.replay import blob_reference, read_head, reading, value_text
 from satay.snapshots import Snapshot
-from satay.state_diffs import Departure, Origin, RecordedState, StateDiff, compare_states
-from satay.trails import Ancestor, DecisionTrail, Recorder, TrailKind, TrailReader, recorder_of, trail_call
-from satay.transcripts import SessionStatus, Transcript
-
-MAX_STEP: Final = 2**53
-"""The largest number of a step that can be asked for."""
-
+from satay.state_diffs import Departure, RecordedState, SharedStep, StateDiff, compare_states
+from satay.trails import Ancestor, DecisionTrail, Segment, TrailKind, TrailReader, recorder_of, trail_call
+from satay.transcripts import MAX_STEP, SessionStatus, Transcript
 
 # --- lineages ---------------------------------------------------------------------------------------------------------
 
@@ -68,16 +64,16 @@ async def _inherited_receipt(archive: Archive, run_id: str, entries: Sequence[En
     return text if reference is None else (await archive.values(run_id, [entry], {reference}))[reference]
 
 
-def recorders_of(links: Sequence[Link]) -> list[Recorder]:
-    """The runs of a lineage, each with the last entry of the youngest one's journal that it recorded itself."""
-    recorders: list[Recorder] = []
+def segments_of(links: Sequence[Link]) -> list[Segment]:
+    """Who of a lineage recorded which part of the journal of the youngest."""
+    segments: list[Segment] = []
     last_seq: int | None = None
     for link in reversed(links):
-        recorders.append(Recorder(link.run_id, last_seq))
+        segments.append(Segment(link.run_id, last_seq))
         if link.receipt is not None:
             cut = link.receipt.resolved_seq
             last_seq = cut if last_seq is None else min(cut, last_seq)
-    return recorders[::-1]
+    return segments[::-1]
 
 
 async def session_status(archive: Archive, record: RunRecord | RunSummary) -> SessionStatus | None:
@@ -113,13 +109,13 @@ async def read_trail(archive: Archive, run_id: str) -> DecisionTrail:
     record = links[-1].record
     assert record is not None, "the lineage of a run ends with it"
     entries = await archive.entries(run_id)
-    recorders = recorders_of(links)
+    segments = segments_of(links)
     told = Reading(RunHistory(record, entries, {}))
-    trail = TrailReader(record, recorders)
+    trail = TrailReader(record, segments)
     with reading(run_id):
         items = [trail.read(entry) for entry in entries]
         steps = {item.seq: item.step for item in items if item.kind is TrailKind.CALL and item.step is not None}
-        calls = [trail_call(told, call, recorders, steps) for call in told.calls.values()]
+        calls = [trail_call(told, call, segments, steps) for call in told.calls.values()]
     home = await _home(archive, baseline_of(record))
     return DecisionTrail(
         lineage=tuple([await _ancestor(archive, link) for link in links]),
@@ -153,7 +149,7 @@ async def open_trail(archive: Archive, run_id: str) -> TrailReader:
     links = await read_lineage(archive, run_id)
     record = links[-1].record
     assert record is not None, "the lineage of a run ends with it"
-    return TrailReader(record, recorders_of(links))
+    return TrailReader(record, segments_of(links))
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -188,9 +184,9 @@ async def diff_two_states(archive: Archive, one_id: str, other_id: str, at: obje
         await _recorded(archive, session.transcript, snapshot)
         for session, snapshot in zip((one, other), snapshots, strict=True)
     ]
-    origin = await _origin(archive, one, other, min(snapshot.step for snapshot in snapshots))
-    departures = (_departure(one, states[0], origin), _departure(other, states[1], origin))
-    return compare_states(states[0], states[1], origin, departures)
+    common = await _shared_step(archive, one, other, min(snapshot.step for snapshot in snapshots))
+    departures = (_departure(one, states[0], common), _departure(other, states[1], common))
+    return compare_states(states[0], states[1], common, departures)
 
 
 async def _read_session(archive: Archive, run_id: str) -> _Session:
@@ -232,7 +228,7 @@ async def _recorded(archive: Archive, transcript: Transcript, snapshot: Snapshot
     return RecordedState(transcript.run_id, snapshot.step, name, snapshot.version, snapshot.sha256, text)
 
 
-async def _origin(archive: Archive, one: _Session, other: _Session, before: int) -> Origin | None:
+async def _shared_step(archive: Archive, one: _Session, other: _Session, before: int) -> SharedStep | None:
     """The last step that both sessions have in common, of those up to `before`, in the session that recorded it."""
     if one.run_id == other.run_id:
         shared = one.transcript.head
@@ -243,25 +239,25 @@ async def _origin(archive: Archive, one: _Session, other: _Session, before: int)
     marks = [mark for mark in one.transcript.steps[:before] if mark.last_seq <= shared]
     seq = marks[-1].seq if marks else 1
     links = await read_lineage(archive, one.run_id)
-    run_id = recorder_of(recorders_of(links), seq) if marks else links[0].run_id
+    run_id = recorder_of(segments_of(links), seq) if marks else links[0].run_id
     step, name = (marks[-1].number, marks[-1].name) if marks else (0, "")
     found = [snapshot for snapshot in one.transcript.snapshots if snapshot.step <= step]
     state = await _recorded(archive, one.transcript, found[-1]) if found else None
-    return Origin(run_id, step, name, state)
+    return SharedStep(run_id, step, name, state)
 
 
 def _root(session: _Session) -> object:
     return read_head(session.entries[0]).get("root")
 
 
-def _departure(session: _Session, state: RecordedState, origin: Origin | None) -> Departure | None:
+def _departure(session: _Session, state: RecordedState, common: SharedStep | None) -> Departure | None:
     """Where a session left the state of the common ancestor."""
-    if origin is None:
+    if common is None:
         return None
     transcript = session.transcript
-    sha256 = None if origin.state is None else origin.state.sha256
+    sha256 = None if common.state is None else common.state.sha256
     for snapshot in transcript.snapshots:
-        if origin.step < snapshot.step <= state.step and snapshot.sha256 != sha256:
+        if common.step < snapshot.step <= state.step and snapshot.sha256 != sha256:
             mark = transcript.step_mark(snapshot.step)
             return Departure(snapshot.step, "" if mark is None else mark.name)
     return None

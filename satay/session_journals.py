@@ -173,8 +173,6 @@ def _wait_of(request: Entry) -> Wait:
     return Wait(request.seq, told["event"], told["match"])
 
 
-
-
 async def create_session(host: SessionHost, run_id: str, seed: int, code_version: str) -> Opened:
     """Make a session and hold it. Raises `RunExistsError`."""
     now = host.clock.now()

@@ -60,16 +60,13 @@ from satay.session_journals import (
 )
 from satay.snapshots import StateText, store_state
 from satay.texts import dump_plain, json_quote, to_plain
-from satay.transcripts import SessionStatus, StepMark, Transcript
+from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_STATE_INTERVAL: Final = 1_000_000
 """The largest `state_interval`."""
-
-MAX_STEP: Final = 2**53
-"""The largest number of a step that can be asked for."""
 
 _OPAQUE: Final = value_codec(Any)
 _CARRIER: Final = "satay_session"

@@ -31,7 +31,7 @@ class RecordedState(NamedTuple):
     text: str
 
 
-class Origin(NamedTuple):
+class SharedStep(NamedTuple):
     """Where two sessions come from: the session that recorded the last step that both have, and the state there.
 
     `step` is 0 where they have no step in common. `state` is that of the step, or the latest before it; None where
@@ -185,17 +185,17 @@ class StateDiff:
 def compare_states(
     one: RecordedState,
     other: RecordedState,
-    origin: Origin | None,
+    shared: SharedStep | None,
     departures: tuple[Departure | None, Departure | None],
 ) -> StateDiff:
     """Compare two states. `departures` say where each side left the state that both come from."""
     plain, other_plain = to_plain(one.text), to_plain(other.text)
-    base = MISSING if origin is None or origin.state is None else to_plain(origin.state.text)
+    base = MISSING if shared is None or shared.state is None else to_plain(shared.state.text)
     differences, is_truncated = find_differences(plain, other_plain)
     return StateDiff(
         one=_side(one, plain, base, departures[0]),
         other=_side(other, other_plain, base, departures[1]),
-        ancestor=None if origin is None else _ancestor(origin, base),
+        ancestor=None if shared is None else _ancestor(shared, base),
         differences=differences,
         is_truncated=is_truncated,
     )
@@ -217,12 +217,12 @@ def _side(recorded: RecordedState, plain: Any, base: Any, departure: Departure |
     )
 
 
-def _ancestor(origin: Origin, base: Any) -> CommonAncestor:
-    state = origin.state
+def _ancestor(shared: SharedStep, base: Any) -> CommonAncestor:
+    state = shared.state
     return CommonAncestor(
-        run_id=origin.run_id,
-        step=origin.step,
-        name=origin.name,
+        run_id=shared.run_id,
+        step=shared.step,
+        name=shared.name,
         state_step=None if state is None else state.step,
         version=None if state is None else state.version,
         sha256=None if state is None else state.sha256,
@@ -254,7 +254,7 @@ def _list_edits(differences: Sequence[Difference]) -> Iterator[ListEdit]:
 
 
 def _blocks(diff: StateDiff) -> Iterator[str]:
-    yield "\n".join([f"one    {_heading(diff.one)}", f"other  {_heading(diff.other)}", *_origin(diff.ancestor)])
+    yield "\n".join([f"one    {_heading(diff.one)}", f"other  {_heading(diff.other)}", *_ancestor_lines(diff.ancestor)])
     if diff.is_same:
         yield "The states are the same."
     else:
@@ -278,7 +278,7 @@ def _digits(sha256: str) -> str:
     return sha256[:SHOWN_DIGITS]
 
 
-def _origin(ancestor: CommonAncestor | None) -> Iterator[str]:
+def _ancestor_lines(ancestor: CommonAncestor | None) -> Iterator[str]:
     if ancestor is None:
         yield "from   nothing in common: the sessions are not of one lineage"
         return

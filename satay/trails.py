@@ -230,8 +230,8 @@ def _promotion_data(promotion: Promotion) -> dict[str, Any]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class Recorder(NamedTuple):
-    """A run of a lineage, and the last entry of a journal that it recorded itself."""
+class Segment(NamedTuple):
+    """The part of a journal that a run of the lineage recorded: up to `last_seq`, None for the part that is written."""
 
     run_id: str
     last_seq: int | None
@@ -321,12 +321,12 @@ _UNKNOWN: Final = _Opened("", None, _ORDINARY)
 class TrailReader:
     """Makes items of the entries of a journal, given in order and from the first one on.
 
-    `recorders` are the runs of the lineage from the root to the run itself, each with the last entry that is its own.
+    `segments` say who recorded which part of it, from the root of the lineage to the run itself.
     """
 
-    def __init__(self, record: RunRecord, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, record: RunRecord, segments: Sequence[Segment]) -> None:
         self._record = record
-        self._recorders = recorders
+        self._segments = segments
         self._last_step = 0
         self._opened: dict[int, _Opened] = {}
 
@@ -374,16 +374,16 @@ class TrailReader:
         return opened
 
     def _recorder(self, seq: int) -> str:
-        return recorder_of(self._recorders, seq)
+        return recorder_of(self._segments, seq)
 
 
-def recorder_of(recorders: Sequence[Recorder], seq: int) -> str:
+def recorder_of(segments: Sequence[Segment], seq: int) -> str:
     """The run of a lineage that recorded an entry. Entry 1 is the run's own."""
     if seq > 1:
-        for run_id, last_seq in recorders:
+        for run_id, last_seq in segments:
             if last_seq is not None and seq <= last_seq:
                 return run_id
-    return recorders[-1].run_id
+    return segments[-1].run_id
 
 
 def _value(entry: Entry) -> tuple[Any, str | None]:
@@ -399,14 +399,14 @@ def _value(entry: Entry) -> tuple[Any, str | None]:
 
 
 def trail_call(
-    reading: Reading, call: RecordedCall, recorders: Sequence[Recorder], steps: Mapping[int, int]
+    reading: Reading, call: RecordedCall, segments: Sequence[Segment], steps: Mapping[int, int]
 ) -> TrailCall:
     """A call with all that came of it. `steps` are those that sessions worked on, by the entry of the call."""
     deciding = call.entry if call.outcome is None else call.outcome
     return TrailCall(
         identity=call.identity,
         side=reading.side(call),
-        run_id=recorder_of(recorders, deciding.seq),
+        run_id=recorder_of(segments, deciding.seq),
         is_inherited=deciding.seq <= (reading.cut or 0),
         step=steps.get(call.entry.seq),
     )

@@ -16,6 +16,9 @@ from satay.model import APPROVAL, CREATION_ENTRIES, CallId, Entry, EntryType
 from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
 from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
 
+MAX_STEP: Final = 2**53
+"""The largest number of a step that can be asked for."""
+
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(
     {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}

@@ -179,6 +179,26 @@ async def test_a_session_that_is_gone_on_with_has_not_ended(app: AppUnderTest) -
     assert not found.has_divergence
 
 
+async def test_a_step_that_is_still_to_come_has_no_cause(app: AppUnderTest) -> None:
+    await record("a", [("plan", 1), ("draft", 2)])
+    await satay.Session.resume("a", fork_at_step=1, name="b", intervention={"model": "m"})
+    found = await satay.compare("a", "b")
+
+    assert [(1, "replayed"), (2, "only_one")] == statuses(found)
+    assert found.cause is None
+    assert "a recorded it, b has not so far" in str(found)
+
+
+async def test_a_step_alone_makes_sessions_differ(app: AppUnderTest) -> None:
+    for run_id in ("a", "b"):
+        async with satay.Session(run_id) as session:
+            await session.step("plan", output=run_id)
+    found = await satay.compare("a", "b")
+
+    assert (True, None, Cause.ANSWER) == (found.has_divergence, found.first_divergence, found.cause)
+    assert "No call differs, but a step does." in str(found)
+
+
 async def test_several_sessions_are_compared_with_the_first(app: AppUnderTest) -> None:
     await record("a", [("plan", 1), ("draft", 2)])
     await fork("a", 1, "b", [("draft", 20)])

@@ -5,7 +5,7 @@ from typing import Any
 
 from satay.differences import DifferenceKind
 from satay.model import MISSING
-from satay.state_diffs import Departure, ListEdit, Origin, RecordedState, StateDiff, compare_states
+from satay.state_diffs import Departure, ListEdit, RecordedState, SharedStep, StateDiff, compare_states
 from satay.texts import dump_plain
 
 
@@ -15,9 +15,9 @@ def state(value: Any, run_id: str = "a", step: int = 1, version: int = 1) -> Rec
 
 def diff(one: Any, other: Any, base: Any = MISSING) -> StateDiff:
     """Two states of step 9 of two sessions, which come from step 7 of `a` if there is a `base`."""
-    origin = None if base is MISSING else Origin("a", 7, "s7", state(base, step=7))
+    shared = None if base is MISSING else SharedStep("a", 7, "s7", state(base, step=7))
     left = None if base is MISSING else Departure(8, "decide")
-    return compare_states(state(one, "a", 9), state(other, "b", 9), origin, (left, left))
+    return compare_states(state(one, "a", 9), state(other, "b", 9), shared, (left, left))
 
 
 def paths(differences: Any) -> list[str]:
@@ -73,7 +73,7 @@ def test_the_text_tells_where_both_come_from_and_what_each_made_of_it() -> None:
 
 
 def test_the_text_says_where_states_are_the_same() -> None:
-    text = str(compare_states(state(1), state(1, "b"), Origin("a", 1, "s1", state(1)), (None, None)))
+    text = str(compare_states(state(1), state(1, "b"), SharedStep("a", 1, "s1", state(1)), (None, None)))
 
     assert "The states are the same." in text
     assert "b still has the state of step 1 (s1) at step 1." in text

@@ -14,7 +14,7 @@ from satay.errors import JournalClosedError, NeedsDecisionError, RunNotFoundErro
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS
 from satay.model import MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.testing import AppUnderTest, Faults, open_app
-from satay.trails import Recorder, TrailReader
+from satay.trails import Segment, TrailReader
 
 pytestmark = pytest.mark.anyio
 
@@ -243,7 +243,7 @@ async def test_approvals_and_wake_ups_are_told_as_what_they_are(app: AppUnderTes
         (EntryType.TIMER_FIRED, {"call": 4}),
         ("NotedLater", {"what": "ever"}),
     ]
-    trail = TrailReader(record, [Recorder("s", None)])
+    trail = TrailReader(record, [Segment("s", None)])
     items = [
         trail.read(Entry(seq, type, seq, json.dumps(payload, separators=(",", ":")), GENESIS))
         for seq, (type, payload) in enumerate(written, 1)
