@@ -65,7 +65,8 @@ from satay.retries import Backoff
 from satay.sessions import Session, Step, current_session, session
 from satay.state_diffs import CommonAncestor, ListEdit, StateDiff, StateSide
 from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
-from satay.trails import Ancestor, DecisionTrail, TrailCall, TrailItem, TrailKind
+from satay.trail_items import TrailItem, TrailKind
+from satay.trails import Ancestor, DecisionTrail, TrailCall
 from satay.transcripts import SessionStatus
 from satay.verification import PrefixCheck, Problem, Verification
 

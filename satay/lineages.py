@@ -16,7 +16,8 @@ from satay.receipts import ForkReceipt
 from satay.replay import blob_reference, read_head, reading, value_text
 from satay.snapshots import Snapshot
 from satay.state_diffs import Departure, RecordedState, SharedStep, StateDiff, compare_states
-from satay.trails import Ancestor, DecisionTrail, Segment, TrailKind, TrailReader, recorder_of, trail_call
+from satay.trail_items import Segment, TrailKind, TrailReader, recorder_of
+from satay.trails import Ancestor, DecisionTrail, trail_call
 from satay.transcripts import MAX_STEP, SessionStatus, Transcript
 
 # --- lineages ---------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ from satay.settings import Settings
 from satay.state_diffs import StateDiff
 from satay.stores.locations import open_journal_for_reading
 from satay.texts import to_plain
-from satay.trails import DecisionTrail, TrailItem
+from satay.trail_items import TrailItem
+from satay.trails import DecisionTrail
 from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000

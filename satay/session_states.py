@@ -8,7 +8,7 @@ from satay.clock import to_datetime
 from satay.journal import DECISION
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
-from satay.states import RunState, Situation, StateReport
+from satay.states import RunState, Situation, StateReport, report_state
 from satay.transcripts import LedgerCall, SessionStatus, Transcript
 
 
@@ -16,6 +16,8 @@ def report_session(situation: Situation, transcript: Transcript) -> StateReport:
     """The state of a session."""
     if situation.record.status is RunStatus.COMPLETED:
         return _completed(transcript)
+    if _waits_for_approval(situation, transcript):
+        return report_state(situation)  # It is decided as that of a run is.
     undecided = [call for call in transcript.ledger.values() if call.is_asked and call.outcome is None]
     if undecided:
         return _undecided(situation, transcript, undecided)
@@ -32,6 +34,11 @@ def report_session(situation: Situation, transcript: Transcript) -> StateReport:
         reason = f"it is a fork that nobody has opened, {_progress(transcript)}"
         return StateReport(RunState.CREATED, reason, _again(transcript, f"it goes on with step {_next(transcript)}"))
     return _paused(transcript)
+
+
+def _waits_for_approval(situation: Situation, transcript: Transcript) -> bool:
+    is_there = situation.record.status is RunStatus.WAITING or situation.driver is not None
+    return is_there and any(mark.answer is None for mark in transcript.approvals.values())
 
 
 def _completed(transcript: Transcript) -> StateReport:
@@ -69,8 +76,7 @@ def _undecided(situation: Situation, transcript: Transcript, undecided: list[Led
 
 
 def _paused(transcript: Transcript) -> StateReport:
-    waits = [f"approval {mark.key!r} was requested" for mark in transcript.approvals.values() if mark.answer is None]
-    waits += [f"it is to be woken at {_moment(wake.due)}" for wake in transcript.wake_ups.values()]
+    waits = [f"it is to be woken at {_moment(wake.due)}" for wake in transcript.wake_ups.values()]
     last = transcript.last
     if not waits and last is not None and last.type == EntryType.SESSION_PAUSED:
         waits = [str(read_head(last).get("reason", "paused"))]

@@ -14,7 +14,7 @@ from satay.errors import JournalClosedError, NeedsDecisionError, RunNotFoundErro
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS
 from satay.model import MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.testing import AppUnderTest, Faults, open_app
-from satay.trails import Segment, TrailReader
+from satay.trail_items import Segment, TrailReader
 
 pytestmark = pytest.mark.anyio
 
