@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from satay.accounts import CallState, read_failure
 from satay.clock import to_datetime
-from satay.model import MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord
+from satay.model import APPROVAL, MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.replay import CALL_KIND, blob_reference, read_head, recorded_call, value_text
 from satay.texts import to_plain
-from satay.transcripts import APPROVAL
 
 
 class TrailKind(StrEnum):

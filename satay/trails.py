@@ -293,10 +293,16 @@ def _word(item: TrailItem, states: Mapping[int | None, TrailItem]) -> str:
         state = states.get(item.step)
         return "no state" if state is None else f"state v{state.facts['version']}"
     if item.kind is TrailKind.APPROVAL:
-        return "timed out" if item.status is CallState.TIMED_OUT else "answered"
+        return _verdict(item)
     if item.kind is TrailKind.DECISION:
         return f"decided: {item.facts.get('decision')}"
     return _WORDS.get(item.kind, "" if not item.name else item.kind.value.replace("_", " "))
+
+
+def _verdict(item: TrailItem) -> str:
+    if item.status is not CallState.COMPLETED or not isinstance(item.value, dict):
+        return "not decided" if item.status is None else item.status.value.replace("_", " ")
+    return "approved" if item.value.get("approved") else "rejected"
 
 
 def _shown(item: TrailItem) -> str:

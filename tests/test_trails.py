@@ -13,7 +13,7 @@ from satay import TrailItem, TrailKind
 from satay.errors import JournalClosedError, NeedsDecisionError, RunNotFoundError, TaskBlockedError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS
 from satay.model import MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
-from satay.testing import AppUnderTest, Faults, open_app
+from satay.testing import AppUnderTest, Faults, open_app, settle
 from satay.trail_items import Segment, TrailReader
 
 pytestmark = pytest.mark.anyio
@@ -417,3 +417,29 @@ async def test_following_shows_what_another_app_writes(app: AppUnderTest) -> Non
         assert ["created", "started", "step"] == kinds(follower.items)
         follower.task.cancel()
         await asyncio.wait((follower.task,))
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_approval_is_told_with_who_decided_what(app: AppUnderTest) -> None:
+    async with satay.Session("s") as session:
+        for key, approved in (("refund", True), ("gift", False)):
+            asking = asyncio.ensure_future(session.require_approval(key, {"amount": 5}))
+            await settle(app)
+            await satay.decide_approval("s", key, approved=approved, by="ada")
+            await asking
+        follower = Follower(app, "s")
+        await follower.seen(6)
+        follower.task.cancel()
+    trail = await satay.decision_trail("s")
+    told = [item for item in trail.items if item.kind.value.startswith("approval")]
+    lines = [" ".join(line.split()) for line in str(trail).splitlines()]
+
+    assert ["refund", "refund", "gift", "gift"] == [item.name for item in told]
+    assert told == [item for item in follower.items if item in told]
+    assert {"amount": 5} == told[0].value
+    assert (True, "ada") == (told[1].value["approved"], told[1].value["by"])
+    assert any(line.startswith("3 approval refund requested {'amount': 5}") for line in lines)
+    assert any(line.startswith("4 approval refund approved") for line in lines)
+    assert any(line.startswith("6 approval gift rejected") for line in lines)
