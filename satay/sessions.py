@@ -28,7 +28,7 @@ from satay.arguments import (
 from satay.boundaries import BoundaryMode, parse_mode
 from satay.claims import ToolCall
 from satay.clock import to_datetime
-from satay.context import Attempt, ToolCaller, current_attempt, session_of_block
+from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt, session_of_block
 from satay.declarations import value_codec
 from satay.definitions import Task, source_version, tasks
 from satay.definitions import effect as wrapped
@@ -132,6 +132,7 @@ class Session:
         self._pause_reason: str | None = None
         self._result: Any = None
         self._token: Token[ToolCaller | None] | None = None
+        self._attempt_token: Token[Attempt | None] | None = None
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ class Session:
         self._is_open = True
         self._enclosing = current_attempt.get()
         self._token = session_of_block.set(self)
+        self._attempt_token = attempt_of_block.set(self._enclosing)
         return self
 
     async def _open(self, scheduler: Scheduler) -> SessionJournal:
@@ -235,7 +237,8 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._token is not None:
+        if self._token is not None and self._attempt_token is not None:
+            attempt_of_block.reset(self._attempt_token)
             session_of_block.reset(self._token)
         journal, scheduler = self._entered(), self._scheduler
         assert scheduler is not None, "the session was entered"
@@ -317,11 +320,6 @@ class Session:
     def intervention(self) -> Any:
         """What the fork was given as `intervention`; None for a session that is no fork."""
         return None if self._receipt is None else self._receipt.intervention
-
-    @property
-    def enclosing_attempt(self) -> Attempt | None:
-        """The attempt of the tool that has entered this session; None where no tool did."""
-        return self._enclosing
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
