@@ -4,6 +4,7 @@ from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse
 from satay.app import App
 from satay.approval_records import Approval, PendingApproval
 from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
+from satay.claims import ClaimStatus
 from satay.context import TaskContext, Usage, task_context
 from satay.cuts import RequestedCut
 from satay.definitions import Task, Workflow, effect, task, workflow
@@ -39,7 +40,7 @@ from satay.functions import (
 )
 from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
 from satay.laboratory import Experiment
-from satay.ledgers import ClaimStatus, ToolReceipt
+from satay.ledgers import Claim, ToolReceipt
 from satay.matrices import ComparisonMatrix, MatrixRow
 from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.plans import ForkPlan, PlannedCall
@@ -89,6 +90,7 @@ __all__ = [
     "CallStatus",
     "Cause",
     "ChildHandle",
+    "Claim",
     "ClaimStatus",
     "CommonAncestor",
     "ComparedRun",

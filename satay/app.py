@@ -14,6 +14,7 @@ from satay.archive import Archive
 from satay.arguments import check_is_run, checked_approval_key, checked_flag, checked_key, checked_run_id, shown
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
+from satay.decisions import find_undecided
 from satay.declarations import value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
@@ -28,12 +29,12 @@ from satay.errors import (
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
 from satay.laboratory import Experiment, Laboratory
-from satay.model import MISSING, TERMINAL_ENTRIES, Entry, EntryType, Missing, RunRecord
+from satay.model import MISSING, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import has_input
 from satay.plans import ForkPlan
 from satay.primitives import event_name
 from satay.readers import Reader, checked_run
-from satay.replay import facts, outcome_call, reading
+from satay.replay import facts, reading
 from satay.requests import ForkOptions, ForkRequest, parse_options
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
@@ -457,40 +458,26 @@ class App(Reader):
 
         `"rerun"` makes the call again, `"fail"` fails it, `value=` is taken as its result. `seq` names the call by its
         entry where several are undecided; else it is the first. Where the run's code is not imported, whoever resumes
-        it goes on. Raises `UsageError` where nothing is to be decided.
+        it goes on; in a session, whoever makes the call again. Raises `UsageError` where nothing is to be decided.
         """
         if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
             raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
         scheduler = await self._ready()
         chosen = await self._id_of(run_id)
-        call = await self._undecided_call(chosen, seq)
+        record = await self._record(chosen)
+        entries = await scheduler.archive.entries(chosen)
+        is_held = record.status == RunStatus.RUNNING and not await scheduler.is_gone(record.owner)
+        call = find_undecided(record, entries, seq, scheduler.clock.now(), is_held=is_held)
         decided: dict[str, Any] = {"call": call.seq, "decision": "value" if decision is MISSING else decision}
+        if call.attempt is not None:
+            decided["attempt"] = call.attempt
         if value is not MISSING:
-            known = tasks.get(facts(call)["task"])
+            known = tasks.get(call.task)
             codec = _OPAQUE if known is None else known.result_codec
-            decided["value"] = codec.encode(value, f"the decided result of task {facts(call)['task']!r}")
+            decided["value"] = codec.encode(value, f"the decided result of task {call.task!r}")
         await scheduler.post(chosen, DECISION, None, None, json.dumps(decided))
-        if workflows.get((await self._record(chosen)).workflow) is not None:  # Else it is for a process that knows it.
+        if workflows.get(record.workflow) is not None:  # Else it is for a process that knows it.
             await scheduler.take_over(chosen)
-
-    async def _undecided_call(self, run_id: str, seq: int | None) -> Entry:
-        scheduler = await self._ready()
-        await self._record(run_id)
-        entries = await scheduler.archive.entries(run_id)
-        undecided: dict[int, Entry] = {}
-        with reading(run_id):
-            for entry in entries:
-                if entry.type == EntryType.DECISION_REQUESTED:
-                    call = outcome_call(entry)
-                    undecided[call] = entries[call - 1]
-                elif entry.type in (EntryType.DECISION_MADE, EntryType.CALL_CANCELLED):
-                    undecided.pop(outcome_call(entry), None)
-        if not undecided or (seq is not None and seq not in undecided) or entries[-1].type in TERMINAL_ENTRIES:
-            asked = "" if seq is None else f" about the call at entry {seq}"
-            raise UsageError(
-                f"run {run_id!r} waits for no decision{asked}; undecided calls: {sorted(undecided) or 'none'}"
-            )
-        return undecided[min(undecided) if seq is None else seq]
 
     async def decide_approval(
         self,

@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
 from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
+from satay.context import Attempt as Enclosing
 from satay.context import TaskContext, current_attempt
 from satay.definitions import Task
 from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, idempotency_key
@@ -42,13 +44,14 @@ class Attempt:
     `has_returned` says that the function did: an error after that is about its result.
     """
 
-    __slots__ = ("_context", "_run", "call", "has_returned")
+    __slots__ = ("_context", "_enclosing", "_run", "call", "has_returned")
 
     def __init__(self, run: AttemptedRun, call: TaskCall) -> None:
         self._run = run
         self.call = call
         self.has_returned = False
         self._context: TaskContext | None = None
+        self._enclosing: Enclosing | None = None
 
     def task_context(self) -> TaskContext:
         if self._context is None:
@@ -69,8 +72,11 @@ class Attempt:
     def check_policy(self, task: Task[..., Any]) -> None:
         """Raise `TaskBlockedError` where a fork may not run a task that the task of this attempt calls itself.
 
-        There is no recorded call that could be refused or replayed; so what must not run is an error there.
+        There is no recorded call that could be refused or replayed; so what must not run is an error there. What holds
+        for an attempt holds for the sessions that it opens, too.
         """
+        if self._enclosing is not None:
+            self._enclosing.check_policy(task)
         ruling, terms = self._run.ruling(task), self._run.terms
         if ruling is None or terms is None or ruling.policy in (ToolPolicy.AUTO, ToolPolicy.LIVE):
             return
@@ -79,19 +85,34 @@ class Attempt:
 
     async def run(self, clock: Clock, threads: ThreadPool, allow_pickle: bool) -> tuple[str, Any]:
         """Make the attempt. Raises what the task raised, or `TaskTimeoutError`."""
+        self._enclosing = current_attempt.get()
         current_attempt.set(self)
         task = self.call.task
         args, kwargs = self._arguments(allow_pickle)
         if task.timeout is not None:
             result = await self._call_in_time(clock, threads, args, kwargs, task.timeout)
-        elif task.is_async:
-            result = await task.fn(*args, **kwargs)
         else:
-            result = await threads.run(partial(task.fn, *args, **kwargs), task.name)
-        self.has_returned = True
+            result = await self._call(threads, args, kwargs)
         if not task.is_async and inspect.isawaitable(result):
             raise _refused(result, task.name)
+        self.has_returned = True
         return task.result_codec.encode_and_decode(result, task.result_where)
+
+    async def _call(
+        self,
+        threads: ThreadPool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        on_begin: Callable[[], None] | None = None,
+    ) -> Any:
+        """Call the function. `on_begin` is told when it begins: a call that waits for a thread has not."""
+        task = self.call.task
+        if task.is_async:
+            if on_begin is not None:
+                on_begin()
+            return await task.fn(*args, **kwargs)
+        result = await threads.run(partial(task.fn, *args, **kwargs), task.name, on_begin)
+        return await result if task.is_wrapped and inspect.isawaitable(result) else result
 
     def usage_facts(self) -> str:
         """What the attempt recorded of models used, as payload members."""
@@ -116,11 +137,7 @@ class Attempt:
         limit = _TimeLimit(clock, round(seconds * MICROSECONDS), scope)
         try:
             async with scope:
-                if task.is_async:
-                    limit.begin()
-                    return await task.fn(*args, **kwargs)
-                # A call that waits for a thread spends nothing of its time.
-                return await threads.run(partial(task.fn, *args, **kwargs), task.name, limit.begin)
+                return await self._call(threads, args, kwargs, limit.begin)
         except TimeoutError as error:
             if not scope.expired():
                 raise

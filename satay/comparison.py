@@ -114,7 +114,7 @@ def _unlike(one: Reading, other: Reading) -> Iterator[tuple[set[str], set[str]]]
     pairs = [(_first(one), _first(other))]
     for identity, ours in one.calls.items():
         theirs = other.calls.get(identity)
-        if theirs is not None and not _is_shared(ours, shared):
+        if theirs is not None and not _is_shared(ours, theirs, shared):
             pairs.append((ours.input_entry, theirs.input_entry))
             pairs.append((ours.outcome, theirs.outcome))
     if one.steps and other.steps:
@@ -159,8 +159,9 @@ def shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
     return shared
 
 
-def _is_shared(call: RecordedCall, shared: int) -> bool:
-    return call.outcome is not None and call.outcome.seq <= shared
+def _is_shared(ours: RecordedCall, theirs: RecordedCall, shared: int) -> bool:
+    """Whether a call is one in both. A fork of a session may have made it anew under the same name."""
+    return ours.entry.seq == theirs.entry.seq and ours.outcome is not None and ours.outcome.seq <= shared
 
 
 def _merged(one: Iterable[CallId], other: Iterable[CallId]) -> Iterator[CallId]:
@@ -189,7 +190,7 @@ def _compare_call(identity: CallId, one: Reading, other: Reading, shared: int) -
         status = CallStatus.ONLY_OTHER if ours is None else CallStatus.ONLY_ONE
         return CallComparison(identity, status, _side(one, ours), _side(other, theirs))
     side = one.side(ours)
-    if _is_shared(ours, shared):  # The entries are the same, and so is what they say.
+    if _is_shared(ours, theirs, shared):  # The entries are the same, and so is what they say.
         return CallComparison(identity, CallStatus.REPLAYED, side, side)
     other_side = other.side(theirs)
     inputs, more_inputs = _compare_inputs(side, other_side)

@@ -152,13 +152,25 @@ class Attempt(Protocol):
 class ToolCaller(Protocol):
     """A session, as far as a task that is called in it needs to know."""
 
+    @property
+    def intervention(self) -> Any: ...
+
     def call_task(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]: ...
 
 
 session_of_block: ContextVar[ToolCaller | None] = ContextVar("satay_session_of_block", default=None)
 """The session in whose `async with` block the code runs."""
 
+attempt_of_block: ContextVar[Attempt | None] = ContextVar("satay_attempt_of_block", default=None)
+"""The attempt of the tool that has entered that block; None where no tool did."""
+
 current_attempt: ContextVar[Attempt | None] = ContextVar("satay_current_attempt", default=None)
+
+
+def calling_session() -> ToolCaller | None:
+    """The session whose block the code runs in; None outside of one, and in an attempt that was begun in the block."""
+    session = session_of_block.get()
+    return session if attempt_of_block.get() is current_attempt.get() else None
 
 
 def task_context() -> TaskContext:

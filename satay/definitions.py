@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 
 from satay.arguments import check_is_run, checked_count, checked_duration, checked_errors, name_problem, shown
 from satay.codec import ValueCodec
-from satay.context import Schedule, current_attempt, current_schedule, session_of_block
+from satay.context import Schedule, calling_session, current_attempt, current_schedule
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
@@ -53,14 +53,19 @@ class Task(Generic[P, R]):
         policy: RetryPolicy,
         timeout: float | None,
         codec: Literal["json", "pickle"],
+        *,
+        is_wrapped: bool = False,
     ) -> None:
+        # First, and without the attributes of an object that can be called, which would hide the task's own.
+        functools.update_wrapper(self, fn, updated=("__dict__",) if isinstance(fn, FunctionType) else ())
         self.fn = fn
         self.name = name
         self.effect = effect
         self.policy = policy
         self.timeout = timeout
         self.codec_name = codec
-        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(vars(type(fn)).get("__call__"))
+        self.is_wrapped = is_wrapped
+        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
         self.head = f'"task":{json_quote(name)}'
         self.tail = ("" if effect is Effect.UNDECLARED else f',"effect":"{effect}"') + (
             ',"codec":"pickle"' if codec == "pickle" else ""
@@ -68,11 +73,10 @@ class Task(Generic[P, R]):
         self.input_where = f"the input of task {name!r}"
         self.result_where = f"the result of task {name!r}"
         self._call = _under_name(Task.call_durably, f"satay.task {name}")
-        functools.update_wrapper(self, fn)
 
     def renamed(self, name: str) -> "Task[P, R]":
         """The same task under another name, which is not registered."""
-        return Task(self.fn, name, self.effect, self.policy, self.timeout, self.codec_name)
+        return Task(self.fn, name, self.effect, self.policy, self.timeout, self.codec_name, is_wrapped=self.is_wrapped)
 
     @functools.cached_property
     def input_codec(self) -> "InputCodec | PickledInputCodec":
@@ -87,10 +91,10 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         schedule = current_schedule()
         if schedule is None:
-            attempt = current_attempt.get()
-            session = None if attempt is not None else session_of_block.get()
+            session = calling_session()
             if session is not None:
                 return session.call_task(self, args, kwargs)
+            attempt = current_attempt.get()
             if attempt is not None:
                 attempt.check_policy(self)
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
@@ -258,8 +262,9 @@ def task(
     return decorate if fn is None else decorate(fn)
 
 
+@overload
 def effect(
-    fn: Callable[P, Awaitable[R]] | Callable[P, R],
+    fn: Callable[P, Awaitable[R]],
     /,
     *,
     name: str | None = None,
@@ -267,17 +272,38 @@ def effect(
     retries: int = 0,
     backoff: Backoff | float | None = None,
     timeout: float | timedelta | None = None,
-) -> Task[P, R]:
+) -> Task[P, R]: ...
+@overload
+def effect(
+    fn: Callable[P, R],
+    /,
+    *,
+    name: str | None = None,
+    effect: Literal["pure", "idempotent", "external"] | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    timeout: float | timedelta | None = None,
+) -> Task[P, R]: ...
+def effect(
+    fn: Callable[..., Any],
+    /,
+    *,
+    name: str | None = None,
+    effect: Literal["pure", "idempotent", "external"] | None = None,
+    retries: int = 0,
+    backoff: Backoff | float | None = None,
+    timeout: float | timedelta | None = None,
+) -> Task[..., Any]:
     """Wrap any callable, also a method or one of a library's, so that sessions ledger its calls as those of a task.
 
     Everywhere else it stays as it is. The options are those of `@satay.task`. `name` is needed where the callable has
-    none of its own.
+    none of its own. Plain functions run in satay's own threads; what they return to be awaited is awaited.
 
-    Raises `RegistrationError` for what cannot be called or has no name, `InvalidValueError` for a number that cannot be
-    honoured.
+    Raises `RegistrationError` for what cannot be called, has no name, or is a task, which has options of its own;
+    `InvalidValueError` for a number that cannot be honoured.
     """
     if isinstance(fn, Task):
-        return fn
+        raise RegistrationError(f"satay.effect() was given {fn!r}, which is a task already: call it as it is")
     if not callable(fn):
         raise RegistrationError(f"satay.effect() was given {shown(fn)}, which cannot be called")
     found = getattr(fn, "__qualname__", None) if name is None else name
@@ -288,7 +314,7 @@ def effect(
     tool = str(chosen)
     declared = parse_effect(effect, tool)
     policy = _retry_policy(tool, declared, retries, backoff, Exception, ())
-    return Task(fn, tool, declared, policy, _checked_timeout(timeout, tool), "json")
+    return Task(fn, tool, declared, policy, _checked_timeout(timeout, tool), "json", is_wrapped=True)
 
 
 def _retry_policy(

@@ -116,7 +116,7 @@ class _CallPlan:
     __slots__ = ("_is_fixed", "_keywords", "_positional", "_signature", "fewest", "most", "parameters", "required")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(fn)
+        self._signature = signature_of(fn)
         hints = resolve_hints(fn)
         declared = list(self._signature.parameters.values())
         self.parameters = [_make_parameter(item, value_codec(hints.get(item.name, MISSING))) for item in declared]
@@ -229,6 +229,16 @@ _POSITIONAL: Final = frozenset({Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_
 _BY_KEYWORD: Final = frozenset({Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD})
 
 _STARS: Final[dict[object, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+
+
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of `fn`; any arguments for a builtin, such as `max`, of which Python does not know them."""
+    try:
+        return inspect.signature(fn)
+    except ValueError:
+        return inspect.Signature(
+            [Parameter("args", Parameter.VAR_POSITIONAL), Parameter("kwargs", Parameter.VAR_KEYWORD)]
+        )
 
 
 def _make_parameter(declared: Parameter, codec: ValueCodec) -> _Parameter:

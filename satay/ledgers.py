@@ -4,62 +4,52 @@ A call is claimed in the journal before the tool runs, and its outcome is record
 after a crash, in a fork, or side by side, meets what is recorded:
 
 - an outcome answers it, under the same arguments; under others it is an error, in a fork a new call;
-- a call that runs in this process is waited for;
+- a call that is being made is waited for;
 - a call whose maker is gone is lost. It is made again, unless it is external: then somebody has to decide.
 
 In a fork the tool policies rule over every call that the fork does not inherit with equal arguments.
 """
 
 import asyncio
-import json
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
+from satay.arguments import shown
 from satay.attempts import Attempt
 from satay.calls import TaskCall
-from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
+from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall
+from satay.clock import MICROSECONDS, to_datetime
 from satay.definitions import Task
-from satay.differences import find_differences
-from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, ruling_for
+from satay.effects import Effect, ForkTerms, Ruling
 from satay.errors import (
-    CallConflictError,
     CallInProgressError,
     ClaimLostError,
     CodecError,
+    InvalidValueError,
+    JournalError,
     NeedsDecisionError,
-    TaskCrashedError,
+    SessionLostError,
     TaskFailedError,
     UnreadableResultError,
+    UsageError,
 )
 from satay.experiments import Draft
 from satay.failures import encode_failure, message_of, rebuilt_task_failure
-from satay.journal import DECISION
-from satay.model import CallId, CallKind, Entry, EntryType, Message
-from satay.outcomes import blocked_error, encode_refusal
+from satay.model import CallId, CallKind, EntryType
+from satay.outcomes import blocked_error
 from satay.pickles import PickleCodec
-from satay.replay import blob_reference, read_head, value_text
-from satay.session_journals import SessionHost, SessionJournal
-from satay.texts import json_quote, to_plain
-from satay.threads import ThreadPool
+from satay.replay import read_head
+from satay.scheduler import HEARTBEATS_PER_LEASE
+from satay.session_journals import SessionJournal
+from satay.texts import json_quote
 from satay.transcripts import LedgerCall, Transcript
 
 R = TypeVar("R")
-
-
-class ClaimStatus(StrEnum):
-    """What a call of a tool met.
-
-    `claimed`: it is new, and was made. `replayed`: it had an outcome. `in_progress`: it was being made elsewhere.
-    `reclaimed`: whoever made it before is gone, and it was made again, or its outcome was decided.
-    """
-
-    CLAIMED = "claimed"
-    REPLAYED = "replayed"
-    IN_PROGRESS = "in_progress"
-    RECLAIMED = "reclaimed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,50 +71,19 @@ class ToolReceipt(Generic[R]):
     is_inherited: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call of a tool as it is asked for: the task that makes it, the text of its arguments, and its own key, if any.
+class Ledger:
+    """Makes the calls of tools of one session.
 
-    `dedup_fields` are the arguments that must be equal for two calls to be the same; None where all must.
+    `part` names the share of a participant: its calls without a key are numbered within that.
     """
 
-    task: Task[..., Any]
-    input_text: str
-    key: str | None = None
-    dedup_fields: tuple[str, ...] | None = None
-
-
-class LedgerHost(SessionHost, Protocol):
-    """What calls of tools need of the scheduler."""
-
-    chance: Chance
-    clock: Clock
-    threads: ThreadPool
-
-    @property
-    def allow_pickle(self) -> bool: ...
-
-
-@dataclass(slots=True)
-class _Claim:
-    """A claim that was decided: what it met, and the call in the ledger once that is written."""
-
-    identity: CallId
-    status: ClaimStatus
-    attempt: int = 1
-    seq: int = 0
-    answer: LedgerCall | None = None
-    refusal: str | None = None
-    lost: LedgerCall | None = None
-
-
-class Ledger:
-    """Makes the calls of tools of one session."""
-
-    def __init__(self, host: LedgerHost, journal: SessionJournal) -> None:
+    def __init__(self, host: LedgerHost, journal: SessionJournal, part: str | None) -> None:
         self._host = host
         self._journal = journal
-        self._made_in_step: dict[tuple[str, int], int] = {}
+        self._part = part
+        self._claims = Claims(host, journal)
+        self._made: dict[tuple[str, int], int] = {}
+        self._put_off: dict[tuple[str, int], list[CallId]] = {}
         self._running: dict[CallId, asyncio.Future[None]] = {}
 
     # --- the session that attempts belong to --------------------------------------------------------------------------
@@ -147,7 +106,7 @@ class Ledger:
 
     def ruling(self, task: Task[..., Any]) -> Ruling | None:
         """Which tool policy holds for a task; None in a session that no fork has to do with."""
-        return None if self.terms is None else ruling_for(self.terms.policies, task.name, task.effect)
+        return self._claims.ruling(task)
 
     @property
     def _transcript(self) -> Transcript:
@@ -158,233 +117,102 @@ class Ledger:
     async def call(self, asked: ToolCall) -> ToolReceipt[Any]:
         """Make a call, or find what became of it. Raises what the tool raised, live and later alike."""
         identity = self._identify(asked)
-        while (running := self._running.get(identity)) is not None:
-            await self._check_same(asked, self._transcript.ledger[identity])
-            await asyncio.shield(running)
-            known = self._transcript.ledger.get(identity)
-            if known is not None and known.outcome is not None and known.outcome.type != EntryType.CALL_CANCELLED:
-                return await self._answer(asked, known, ClaimStatus.IN_PROGRESS)
+        has_waited = await self._wait_for_running(identity)
+        ttl = self._participant_ttl
+        with_claim = TaskCall(asked.task, identity.occurrence)
         done = self._running[identity] = asyncio.get_running_loop().create_future()
         try:
-            return await self._call(asked, identity)
+            met = await self._claimed(asked, identity, ttl)
+            if not met.is_mine:
+                return await self._unclaimed(asked, met, has_waited)
+            with_claim.seq, with_claim.attempt, with_claim.failures = met.seq, met.attempt, met.failures
+            with_claim.input_text = asked.input_text
+            async with self._renewing(with_claim, ttl):
+                known = await self._make(with_claim)
+            return await self._answer(asked.task, known, met.status)
         finally:
             del self._running[identity]
             done.set_result(None)
+
+    async def claim(self, asked: ToolCall, ttl_seconds: float) -> "Claim":
+        """Claim a call that somebody makes by other means; see `Session.claim`."""
+        identity = self._identify(asked)
+        ttl = round(ttl_seconds * MICROSECONDS)
+        if identity in self._running:
+            known = self._transcript.ledger.get(identity)
+            return Claim(self, asked, Met(identity, ClaimStatus.IN_PROGRESS), known, ttl, None)
+        done = self._running[identity] = asyncio.get_running_loop().create_future()
+        try:
+            met = await self._claims.claim(asked, identity, ttl, 0.0)
+            if met.answer is not None and met.answer.outcome is None:
+                return Claim(self, asked, met, met.answer, ttl, None)
+            if met.status is ClaimStatus.IN_PROGRESS:
+                met.status = ClaimStatus.REPLAYED  # It has ended by now.
+            receipt = None if met.is_mine else await self._unclaimed(asked, met, has_waited=False)
+            return Claim(self, asked, met, self._transcript.ledger[identity], ttl, receipt)
+        finally:
+            del self._running[identity]
+            done.set_result(None)
+
+    async def _claimed(self, asked: ToolCall, identity: CallId, ttl: int | None) -> Met:
+        """What the call met, once nobody else is making it. One that is put off keeps its number for the next time."""
+        try:
+            met = await self._claims.claim(asked, identity, ttl, MAX_WAIT_SECONDS)
+            if met.answer is not None and met.answer.outcome is None:
+                raise self._claims.in_progress(met.answer)
+        except (CallInProgressError, NeedsDecisionError):
+            if asked.key is None:
+                insort(self._put_off.setdefault(self._counted(asked.task.name), []), identity)
+            raise
+        return met
 
     def _identify(self, asked: ToolCall) -> CallId:
         """The name of a call: its own key, or which call of its tool it is."""
         tool = asked.task.name
         if asked.key is not None:
             return CallId(CallKind.TASK, tool, asked.key)
-        counted = tool, self._transcript.last_step
-        made = self._made_in_step.get(counted, 0)
-        self._made_in_step[counted] = made + 1
+        counted = self._counted(tool)
+        put_off = self._put_off.get(counted)
+        if put_off:
+            return put_off.pop(0)
+        made = self._made.get(counted, 0)
+        self._made[counted] = made + 1
+        if self._part is not None:
+            return CallId(CallKind.TASK, tool, f"{self._part}/{made}")
         return CallId(CallKind.TASK, tool, self._transcript.first_ordinal(tool) + made)
 
-    async def _call(self, asked: ToolCall, identity: CallId) -> ToolReceipt[Any]:
-        claim = await self._claim(asked, identity)
-        if claim.answer is not None:
-            return await self._answer(asked, claim.answer, claim.status)
-        if claim.refusal is not None:
-            raise blocked_error(asked.task.name, claim.refusal)
-        call = TaskCall(asked.task, identity.occurrence)
-        call.seq, call.input_text, call.attempt = claim.seq, asked.input_text, claim.attempt
-        known = await self._make(call)
-        return await self._answer(asked, known, claim.status)
+    def _counted(self, tool: str) -> tuple[str, int]:
+        """Calls without a key are counted by tool: in the step that is being worked on, or in a participant's share."""
+        return tool, 0 if self._part is not None else self._transcript.last_step
 
-    async def _claim(self, asked: ToolCall, identity: CallId) -> _Claim:
-        """Decide what the call meets, and claim it where it is to be made."""
-        while True:
-            known = self._transcript.ledger.get(identity)
-            matches = known is None or await self._mismatch(asked, known) is None
-            message = None if known is None else await self._decision(known)
-            claim = _Claim(identity, ClaimStatus.CLAIMED)
-            is_stale = False
+    async def _wait_for_running(self, identity: CallId) -> bool:
+        """Wait until the call does not run in this process; whether it did."""
+        has_waited = False
+        while (running := self._running.get(identity)) is not None:
+            await asyncio.shield(running)
+            has_waited = True
+        return has_waited
 
-            def decide(
-                known: LedgerCall | None = known,
-                matches: bool = matches,
-                message: Message | None = message,
-                claim: _Claim = claim,
-            ) -> list[Draft]:
-                nonlocal is_stale
-                is_stale = self._transcript.ledger.get(identity) is not known
-                return [] if is_stale else self._decide(asked, claim, known, matches, message)
+    async def _unclaimed(self, asked: ToolCall, met: Met, has_waited: bool) -> ToolReceipt[Any]:
+        """What a call gives that is not made."""
+        if met.refusal is not None:
+            raise blocked_error(asked.task.name, met.refusal)
+        assert met.answer is not None, "it is not refused either"
+        status = ClaimStatus.IN_PROGRESS if has_waited and met.status is ClaimStatus.REPLAYED else met.status
+        return await self._answer(asked.task, met.answer, status)
 
-            if known is not None and not matches and not self._is_new(known):
-                await self._check_same(asked, known)
-            if known is not None and self._is_elsewhere(known):
-                raise self._in_progress(known)
-            entries = await self._journal.write(decide, taken=() if message is None else (message.id,))
-            if is_stale:
-                continue
-            if claim.lost is not None:
-                raise self._undecided(claim.lost)
-            if entries and claim.answer is None:
-                claim.seq = claim.seq or entries[0].seq
-            return claim
-
-    def _decide(
-        self, asked: ToolCall, claim: _Claim, known: LedgerCall | None, matches: bool, message: Message | None
-    ) -> list[Draft]:
-        """What a claim writes. It says in `claim` what the call met."""
-        if known is None or self._is_new(known) or not matches:
-            return self._begin(asked, claim)
-        is_inherited = self._transcript.is_inherited(known.entry.seq)
-        ruling = self.ruling(asked.task) if is_inherited else None
-        if ruling is not None and ruling.policy is ToolPolicy.LIVE:
-            return self._begin(asked, claim)
-        if known.outcome is not None:
-            claim.status, claim.answer = ClaimStatus.REPLAYED, known
-            return []
-        return self._reclaim(asked, claim, known, ruling, message)
-
-    def _is_new(self, known: LedgerCall) -> bool:
-        """Whether what is recorded leaves the call to be made: it was cancelled, or refused in the source of a fork."""
-        if known.outcome is None:
-            return False
-        if known.outcome.type == EntryType.CALL_CANCELLED:
-            return True
-        return known.outcome.type == EntryType.TASK_BLOCKED and self._transcript.is_inherited(known.outcome.seq)
-
-    def _begin(self, asked: ToolCall, claim: _Claim) -> list[Draft]:
-        """Claim a call that is to be made, unless a policy refuses it."""
-        claim.status = ClaimStatus.CLAIMED
-        dedup = "" if asked.dedup_fields is None else f',"dedup":{json.dumps(asked.dedup_fields)}'
-        occurrence = claim.identity.occurrence
-        named = f'"ordinal":{occurrence}' if isinstance(occurrence, int) else f'"key":{json_quote(occurrence)}'
-        task = asked.task
-        head = f'{task.head},{named},"step":{self._transcript.last_step + 1}{task.tail}{dedup}'
-        scheduled = Draft(EntryType.TASK_SCHEDULED, head, asked.input_text)
-        refusal = self._refusal(task)
-        if refusal is None:
-            return [scheduled]
-        claim.refusal = refusal
-        return [scheduled, Draft(EntryType.TASK_BLOCKED, f'"call":{self._transcript.head + 1}', refusal)]
-
-    def _refusal(self, task: Task[..., Any]) -> str | None:
-        ruling = self.ruling(task)
-        if ruling is None or self.terms is None or ruling.policy in (ToolPolicy.AUTO, ToolPolicy.LIVE):
-            return None
-        reason = ruling.reason
-        if ruling.policy is ToolPolicy.REPLAY:
-            reason = f"{reason}, and no such call with equal arguments is inherited"
-        return encode_refusal(self.terms, ruling, reason)
-
-    def _reclaim(
-        self, asked: ToolCall, claim: _Claim, known: LedgerCall, ruling: Ruling | None, message: Message | None
-    ) -> list[Draft]:
-        """Go on with a call whose maker is gone."""
-        claim.status, claim.seq, claim.attempt = ClaimStatus.RECLAIMED, known.entry.seq, known.attempt + 1
-        refusal = self._refusal(asked.task) if ruling is not None else None
-        if refusal is not None:
-            claim.refusal = refusal
-            return [Draft(EntryType.TASK_BLOCKED, f'"call":{known.entry.seq}', refusal)]
-        again = Draft(EntryType.TASK_ATTEMPT_STARTED, f'"call":{known.entry.seq},"attempt":{claim.attempt}')
-        if asked.task.effect is not Effect.EXTERNAL:
-            return [again]
-        if message is None:
-            claim.lost = known
-            asks = f'"call":{known.entry.seq},"attempt":{known.attempt}'
-            return [] if known.is_asked else [Draft(EntryType.DECISION_REQUESTED, asks)]
-        decided = json.loads(message.payload)
-        made = Draft(
-            EntryType.DECISION_MADE,
-            f'"call":{known.entry.seq},"decision":{json_quote(decided["decision"])}',
-            None if decided.get("value") is None else decided["value"],
-        )
-        match decided["decision"]:
-            case "rerun":
-                return [made, again]
-            case "fail":
-                error = TaskCrashedError(f"it was decided that the external call of {asked.task.name!r} failed")
-                failed = Draft(EntryType.TASK_FAILED, f'"call":{known.entry.seq}', encode_failure(error))
-            case _:
-                failed = Draft(EntryType.TASK_COMPLETED, f'"call":{known.entry.seq}', decided["value"])
-        claim.answer = known
-        return [made, failed]
-
-    async def _decision(self, known: LedgerCall) -> Message | None:
-        """What somebody has decided about a lost call, and nobody has taken note of yet."""
-        if known.outcome is not None or not known.is_asked:
-            return None
-        for message in await self._host.journal.messages(self.run_id):
-            if message.type == DECISION and json.loads(message.payload)["call"] == known.entry.seq:
-                return message
-        return None
-
-    def _is_elsewhere(self, known: LedgerCall) -> bool:
-        """Whether a call is being made by somebody else who takes part in the session, or holds a claim on it."""
-        if known.outcome is not None or known.is_asked or self._transcript.is_lost(known):
-            return False
-        return known.expires_at is None or self._host.clock.now() < known.expires_at
-
-    def _in_progress(self, known: LedgerCall) -> CallInProgressError:
-        until = "" if known.expires_at is None else f" until {to_datetime(known.expires_at).isoformat()}"
-        return CallInProgressError(
-            f"call {known.identity} of session {self.run_id!r} is being made by somebody else, who has claimed it"
-            f"{until}; wait for its outcome",
-            run_id=self.run_id,
-            call=str(known.identity),
-        )
-
-    def _undecided(self, call: LedgerCall) -> NeedsDecisionError:
-        return NeedsDecisionError(
-            f"session {self.run_id!r} stopped at the external call {call.identity}, entry {call.entry.seq}: whoever "
-            "made it is gone, and nobody knows whether it took effect. Find out, then call "
-            f"satay.decide({self.run_id!r}, 'rerun'), 'fail' or value=..., and make the call again",
-            run_id=self.run_id,
-        )
-
-    # --- what is recorded ---------------------------------------------------------------------------------------------
-
-    async def _check_same(self, asked: ToolCall, known: LedgerCall) -> None:
-        """Raise `CallConflictError` where a call was made with other arguments in this very session."""
-        path = await self._mismatch(asked, known)
-        if path is None or self._transcript.is_inherited(known.entry.seq):
-            return
-        advice = (
-            "give the call a key of its own, or name in dedup_fields the arguments that make it the same call"
-            if asked.key is not None
-            else "give the call a key, or record what leads to it with a call too, so that the same calls follow"
-        )
-        raise CallConflictError(
-            f"call {known.identity} of session {self.run_id!r} was made with other arguments before, at entry "
-            f"{known.entry.seq}: they differ at {path}; {advice}",
-            run_id=self.run_id,
-            call=str(known.identity),
-            path=path,
-        )
-
-    async def _mismatch(self, asked: ToolCall, known: LedgerCall) -> str | None:
-        """The path of the first argument that differs; None where the calls are the same."""
-        recorded = await self._text(known.entry)
-        if recorded == asked.input_text:
-            return None
-        one, other = to_plain(recorded), to_plain(asked.input_text)
-        if asked.dedup_fields is not None:
-            one, other = _only(one, asked.dedup_fields), _only(other, asked.dedup_fields)
-        differences, _ = find_differences(one, other, 1)
-        return differences[0].path if differences else None
-
-    async def _text(self, entry: Entry) -> str:
-        text, reference = value_text(entry), blob_reference(entry)
-        if reference is None:
-            return text or "null"
-        return (await self._host.archive.values(self.run_id, [entry], {reference}))[reference]
-
-    async def _answer(self, asked: ToolCall, known: LedgerCall, status: ClaimStatus) -> ToolReceipt[Any]:
+    async def _answer(self, task: Task[..., Any], known: LedgerCall, status: ClaimStatus) -> ToolReceipt[Any]:
         """The recorded outcome of a call, as a result or as an error."""
         outcome = known.outcome
         assert outcome is not None, "the call has ended"
-        text = await self._text(outcome)
+        text = await self._claims.text(outcome)
         match outcome.type:
             case EntryType.TASK_COMPLETED:
                 pass
             case EntryType.TASK_BLOCKED:
-                raise blocked_error(asked.task.name, text)
+                raise blocked_error(task.name, text)
             case _:
-                raise rebuilt_task_failure(text, asked.task.name)
+                raise rebuilt_task_failure(text, task.name)
         unreadable = read_head(outcome).get("unreadable")
         if unreadable is not None:
             raise UnreadableResultError(
@@ -392,7 +220,6 @@ class Ledger:
                 f"could not be recorded: {unreadable}",
                 run_id=self.run_id,
             )
-        task = asked.task
         if isinstance(task.result_codec, PickleCodec):
             result = task.result_codec.decode(text, task.result_where, allow_pickle=self._host.allow_pickle)
         else:
@@ -408,86 +235,205 @@ class Ledger:
         """Run the tool until it has succeeded or failed for good, and record that."""
         while True:
             attempt = Attempt(self, call)
-            try:
-                text, _ = await self._attempt(attempt)
-            except asyncio.CancelledError:
-                await asyncio.shield(self._give_up(call))
-                raise
-            except CodecError as error:
-                if attempt.has_returned:
-                    why = f',"unreadable":{json_quote(message_of(error))}'
-                    return await self._end(call, EntryType.TASK_COMPLETED, attempt.usage_facts() + why, "null")
-                return await self._end(call, EntryType.TASK_FAILED, attempt.usage_facts(), encode_failure(error))
-            except Exception as error:
-                call.failures += 1
-                if not call.task.policy.allows(error, call.failures):
-                    return await self._end(call, EntryType.TASK_FAILED, attempt.usage_facts(), encode_failure(error))
-                await self._pause(call, attempt, error)
-            else:
-                return await self._end(call, EntryType.TASK_COMPLETED, attempt.usage_facts(), text)
+            ended = await self._attempt(attempt)
+            usage = attempt.usage_facts()
+            if isinstance(ended, str):
+                return await self._record(call, EntryType.TASK_COMPLETED, usage, ended)
+            if attempt.has_returned:
+                return await self._record(call, EntryType.TASK_COMPLETED, usage + _unreadable(ended), "null")
+            call.failures += 1
+            if not call.task.policy.allows(ended, call.failures):
+                return await self._record(call, EntryType.TASK_FAILED, usage, encode_failure(ended))
+            await self._pause(call, usage, ended)
 
-    async def _attempt(self, attempt: Attempt) -> tuple[str, Any]:
-        """One attempt, in a task and a context of its own."""
+    async def _attempt(self, attempt: Attempt) -> str | Exception:
+        """One attempt, in a task and a context of its own: the text of the result, or the error."""
         host = self._host
         work = attempt.run(host.clock, host.threads, host.allow_pickle)
         task = asyncio.get_running_loop().create_task(work, name=attempt.call.name, context=copy_context())
+        host.tool_attempts.add(task)
+        task.add_done_callback(host.tool_attempts.discard)
         try:
-            return await task
+            text, _ = await task
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if task.cancelled() and caller is not None and not caller.cancelling():
-                raise TaskFailedError(f"tool {attempt.call.name!r} cancelled itself") from None
+                return TaskFailedError(f"tool {attempt.call.name!r} cancelled itself")
             task.cancel()
             await asyncio.wait((task,))
+            await asyncio.shield(self._give_up(attempt, task))
             raise
+        except Exception as error:
+            return error
+        return text
 
-    async def _pause(self, call: TaskCall, attempt: Attempt, error: Exception) -> None:
+    async def _give_up(self, attempt: Attempt, task: "asyncio.Task[tuple[str, Any]]") -> None:
+        """The caller was cancelled. An external call may have taken effect: somebody has to decide.
+
+        Whoever lost the claim meanwhile, or cannot write, has nothing to record: the cancellation goes on.
+        """
+        call = attempt.call
+        with suppress(*LOST):
+            error = None if task.cancelled() else task.exception()
+            if not task.cancelled() and error is None:
+                await self._record(call, EntryType.TASK_COMPLETED, attempt.usage_facts(), task.result()[0])
+            elif attempt.has_returned and isinstance(error, Exception):
+                more = attempt.usage_facts() + _unreadable(error)
+                await self._record(call, EntryType.TASK_COMPLETED, more, "null")
+            elif call.task.effect is Effect.EXTERNAL:
+                await self._record(call, EntryType.DECISION_REQUESTED, f',"attempt":{call.attempt}', None)
+            else:
+                await self._record(call, EntryType.CALL_CANCELLED, "", None)
+
+    async def _pause(self, call: TaskCall, usage: str, error: Exception) -> None:
         """Record a failed attempt, wait, and begin the next one."""
         backoff, clock = call.task.policy.backoff, self._host.clock
         ceiling = backoff.ceiling(call.failures)
         delay = self._host.chance.uniform(0.0, ceiling) if backoff.jitter else ceiling
         due = clock.now() + round(delay * MICROSECONDS)
-        failed = Draft(
-            EntryType.TASK_ATTEMPT_FAILED,
-            f'"call":{call.seq},"attempt":{call.attempt},"retry_at":{due}{attempt.usage_facts()}',
-            encode_failure(error),
-        )
-        await self._journal.write(lambda: self._fenced(call, [failed]))
-        is_due = asyncio.get_running_loop().create_future()
-        alarm = clock.call_at(due, lambda: None if is_due.done() else is_due.set_result(None))
-        try:
-            await is_due
-        finally:
-            alarm.cancel()
+        more = f',"attempt":{call.attempt},"retry_at":{due}{usage}'
+        await self._record(call, EntryType.TASK_ATTEMPT_FAILED, more, encode_failure(error))
+        await self._claims.sleep_until(due)
+        holding = self._claims.holding(self._participant_ttl)
+        await self._record(call, EntryType.TASK_ATTEMPT_STARTED, f',"attempt":{call.attempt + 1}{holding}', None)
         call.attempt += 1
-        again = Draft(EntryType.TASK_ATTEMPT_STARTED, f'"call":{call.seq},"attempt":{call.attempt}')
-        await self._journal.write(lambda: self._fenced(call, [again], attempt=call.attempt - 1))
 
-    async def _end(self, call: TaskCall, type: EntryType, more: str, text: str) -> LedgerCall:
-        await self._journal.write(lambda: self._fenced(call, [Draft(type, f'"call":{call.seq}{more}', text)]))
-        return self._transcript.ledger[call.identity]
+    async def _record(self, call: TaskCall, type: EntryType, more: str, text: str | None) -> LedgerCall:
+        draft = Draft(type, f'"call":{call.seq}{more}', text)
+        return await self._claims.write(call.identity, call.seq, call.attempt, draft)
 
-    async def _give_up(self, call: TaskCall) -> None:
-        """The caller was cancelled. An external call may have taken effect: somebody has to decide."""
-        if call.task.effect is Effect.EXTERNAL:
-            draft = Draft(EntryType.DECISION_REQUESTED, f'"call":{call.seq},"attempt":{call.attempt}')
-        else:
-            draft = Draft(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
-        await self._journal.write(lambda: self._fenced(call, [draft]))
+    # --- claims that run out ------------------------------------------------------------------------------------------
 
-    def _fenced(self, call: TaskCall, drafts: Sequence[Draft], attempt: int | None = None) -> Sequence[Draft]:
-        """The drafts, if this process still has the claim. Raises `ClaimLostError`."""
-        known = self._transcript.ledger.get(call.identity)
-        expected = call.attempt if attempt is None else attempt
-        if known is None or known.entry.seq != call.seq or known.outcome is not None or known.attempt != expected:
-            raise ClaimLostError(
-                f"the claim on call {call.identity} of session {self.run_id!r} does not hold any more: the call has "
-                "ended, or was claimed by somebody else; what came of it here was not recorded",
-                run_id=self.run_id,
-            )
-        return drafts
+    @property
+    def _participant_ttl(self) -> int | None:
+        """How long the claims of a participant hold; None for whoever has the session open, as whose they hold."""
+        if not self._journal.is_participant:
+            return None
+        return round(self._host.settings.lease_seconds * MICROSECONDS)
+
+    @asynccontextmanager
+    async def _renewing(self, call: TaskCall, ttl: int | None) -> AsyncIterator[None]:
+        """Renew a claim as long as the block runs."""
+        if ttl is None:
+            yield
+            return
+        renewing = asyncio.get_running_loop().create_task(self._keep_renewing(call, ttl))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait((renewing,))
+
+    async def _keep_renewing(self, call: TaskCall, ttl: int) -> None:
+        while True:
+            await self._claims.sleep_until(self._host.clock.now() + ttl // HEARTBEATS_PER_LEASE)
+            try:
+                await self._claims.renew(call.identity, call.seq, call.attempt, ttl)
+            except JournalError:
+                continue  # It may go well the next time, and the claim lasts until then.
+            except (ClaimLostError, SessionLostError):
+                return  # Whoever records the outcome of the call is told.
+
+    # --- claims in the hand of the caller -----------------------------------------------------------------------------
+
+    async def renew(self, met: Met, ttl: int) -> int:
+        """See `Claim.heartbeat`."""
+        return await self._claims.renew(met.identity, met.seq, met.attempt, ttl)
+
+    async def complete(self, task: Task[..., Any], met: Met, result: Any) -> ToolReceipt[Any]:
+        """See `Claim.complete`."""
+        try:
+            text, more = task.result_codec.encode(result, task.result_where), ""
+        except CodecError as error:
+            text, more = "null", _unreadable(error)
+        draft = Draft(EntryType.TASK_COMPLETED, f'"call":{met.seq}{more}', text)
+        known = await self._claims.write(met.identity, met.seq, met.attempt, draft)
+        return await self._answer(task, known, met.status)
+
+    async def fail(self, met: Met, error: Exception) -> None:
+        """See `Claim.fail`."""
+        draft = Draft(EntryType.TASK_FAILED, f'"call":{met.seq}', encode_failure(error))
+        await self._claims.write(met.identity, met.seq, met.attempt, draft)
+
+    async def cancel(self, met: Met) -> None:
+        """See `Claim.cancel`."""
+        draft = Draft(EntryType.CALL_CANCELLED, f'"call":{met.seq}')
+        await self._claims.write(met.identity, met.seq, met.attempt, draft)
 
 
-def _only(arguments: Any, names: Sequence[str]) -> Any:
-    """Of the arguments of a call, those that make it the same call."""
-    return {name: arguments[name] for name in names if name in arguments} if isinstance(arguments, dict) else arguments
+class Claim:
+    """A claim on a call of a tool, which the holder makes by its own means and says what came of it.
+
+    `status` says what was met: with `claimed` and `reclaimed` the call is the holder's to make. `call` names it, `seq`
+    is the entry that claimed it first, `attempts` counts the claims on it. Made by `Session.claim`.
+    """
+
+    __slots__ = ("_expires_at", "_known", "_ledger", "_met", "_receipt", "_task", "_ttl", "call", "status")
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        asked: ToolCall,
+        met: Met,
+        known: LedgerCall | None,
+        ttl: int,
+        receipt: ToolReceipt[Any] | None,
+    ) -> None:
+        self.status = met.status
+        self.call = str(met.identity)
+        self._ledger = ledger
+        self._task = asked.task
+        self._met = met
+        self._known = known
+        self._ttl = ttl
+        self._receipt = receipt
+        self._expires_at = None if known is None else known.expires_at
+
+    @property
+    def result(self) -> Any:
+        """The recorded result of a call that was made before. Raises `UsageError` for one that was not."""
+        if self._receipt is None:
+            raise UsageError(f"{self!r} has no result: the call was not made when it was claimed")
+        return self._receipt.result
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the claim runs out; None for one that lasts as long as the session is open, or holds no more."""
+        return None if self._expires_at is None else to_datetime(self._expires_at)
+
+    async def heartbeat(self) -> None:
+        """Have the claim run out later: its `ttl` from now. Raises `ClaimLostError` where it was lost."""
+        self._check_mine()
+        self._expires_at = await self._ledger.renew(self._met, self._ttl)
+
+    async def complete(self, result: Any = None) -> ToolReceipt[Any]:
+        """Record the result of the call.
+
+        Raises `ClaimLostError` where the claim was lost, and then the result is not recorded;
+        `UnreadableResultError` for a result that cannot be: the call counts as made.
+        """
+        self._check_mine()
+        return await self._ledger.complete(self._task, self._met, result)
+
+    async def fail(self, error: Exception) -> None:
+        """Record that the call failed for good. Raises `ClaimLostError` where the claim was lost."""
+        self._check_mine()
+        if not isinstance(error, Exception):
+            raise InvalidValueError(f"fail() was given {shown(error)}; it takes the error with which the call failed")
+        await self._ledger.fail(self._met, error)
+
+    async def cancel(self) -> None:
+        """Give the claim back: the call was not made, and may be claimed anew. Raises `ClaimLostError`."""
+        self._check_mine()
+        await self._ledger.cancel(self._met)
+
+    def _check_mine(self) -> None:
+        if self.status in (ClaimStatus.REPLAYED, ClaimStatus.IN_PROGRESS) or not self._met.is_mine:
+            raise UsageError(f"{self!r} is not the holder's: only a call that is claimed or reclaimed can be ended")
+
+    def __repr__(self) -> str:
+        return f"<satay.Claim {self.call} {self.status.value}>"
+
+
+def _unreadable(error: Exception) -> str:
+    return f',"unreadable":{json_quote(message_of(error))}'

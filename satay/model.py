@@ -56,6 +56,7 @@ class EntryType(StrEnum):
     CHILD_WORKFLOW_COMPLETED = "ChildWorkflowCompleted"
     CHILD_WORKFLOW_FAILED = "ChildWorkflowFailed"
     CALL_CANCELLED = "CallCancelled"
+    CALL_RENEWED = "CallRenewed"
     DECISION_REQUESTED = "DecisionRequested"
     DECISION_MADE = "DecisionMade"
     OUTCOME_KEPT = "OutcomeKept"

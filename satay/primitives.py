@@ -18,7 +18,14 @@ from satay.arguments import (
     name_problem,
     shown,
 )
-from satay.context import PendingCall, PendingChild, current_attempt, current_schedule, require_schedule
+from satay.context import (
+    PendingCall,
+    PendingChild,
+    calling_session,
+    current_attempt,
+    current_schedule,
+    require_schedule,
+)
 from satay.declarations import value_codec
 from satay.definitions import P, R, Task, Workflow, default_name
 from satay.drive import ContinueAsNew
@@ -236,16 +243,19 @@ def uuid4() -> uuid.UUID:
 
 
 def intervention() -> Any:
-    """What the fork that runs was given as its `intervention`, in a body or a task; None in a run that has none.
+    """What the fork that runs was given as its `intervention`, in a body, a session or a task; None where it has none.
 
-    Raises `UsageError` outside of both.
+    Raises `UsageError` outside of them.
     """
     schedule = current_schedule()
     if schedule is not None:
         return schedule.intervention
+    session = calling_session()
+    if session is not None:
+        return session.intervention
     attempt = current_attempt.get()
     if attempt is None:
-        raise UsageError("satay.intervention() was called outside a workflow and outside a task; it belongs to a run")
+        raise UsageError("satay.intervention() was called outside a workflow, session and task; it belongs to a run")
     return attempt.task_context().intervention
 
 

@@ -108,6 +108,7 @@ class Scheduler:
         self._look_again: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._attempts: set[asyncio.Task[Any]] = set()
+        self.tool_attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
         self.forks = Forks(self)
         self._children = Children(self)
@@ -179,12 +180,12 @@ class Scheduler:
 
     @property
     def attempts(self) -> int:
-        """How many attempts run."""
-        return len(self._attempts)
+        """How many attempts run, those of tools of sessions included."""
+        return len(self._attempts) + len(self.tool_attempts)
 
     def working(self) -> "set[asyncio.Task[Any]]":
         """The tasks of attempts and of background work."""
-        return {*self._attempts, *self._background, *self._taking_over.values()}
+        return {*self._attempts, *self.tool_attempts, *self._background, *self._taking_over.values()}
 
     def abandon(self) -> "set[asyncio.Task[Any]]":
         """Stop as a process does that is killed: no body runs on, nothing is given back. Returns the tasks left to end.

@@ -79,9 +79,7 @@ def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorable
 def open_calls_at(transcript: Transcript, seq: int) -> list[LedgerCall]:
     """The calls of tools that were outstanding after an entry."""
     return [
-        call
-        for call in transcript.ledger.values()
-        if call.entry.seq <= seq and (call.outcome is None or call.outcome.seq > seq)
+        call for call in transcript.calls if call.entry.seq <= seq and (call.outcome is None or call.outcome.seq > seq)
     ]
 
 
@@ -98,7 +96,7 @@ def judge(
     missing = [f"call {call.identity} was outstanding" for call in open_calls_at(transcript, boundary.through_seq)]
     missing += [
         f"the result of call {call.identity} cannot be read"
-        for call in transcript.ledger.values()
+        for call in transcript.calls
         if call.outcome is not None
         and call.outcome.seq <= boundary.through_seq
         and call.outcome.type == EntryType.TASK_COMPLETED

@@ -145,12 +145,12 @@ class SessionJournal:
     async def catch_up(self) -> None:
         """Read what was written since. Raises `SessionLostError` where the session was taken over, or has ended."""
         record = await self.host.archive.record(self.run_id)
-        if record.epoch != self._lease.epoch or record.status.is_terminal:
-            self.is_lost = True
-            raise self.lost(record)
         entries = await self.host.archive.entries(self.run_id, after=self.transcript.head)
         with reading(self.run_id):
             self.transcript.read(entries)
+        if record.epoch != self._lease.epoch or record.status.is_terminal:
+            self.is_lost = True
+            raise self.lost(record)
         self._is_behind = False
 
     def lost(self, record: RunRecord | None = None) -> SessionLostError:

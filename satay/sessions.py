@@ -12,7 +12,7 @@ from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
 from satay.arguments import (
@@ -26,10 +26,12 @@ from satay.arguments import (
     shown,
 )
 from satay.boundaries import BoundaryMode, parse_mode
+from satay.claims import ToolCall
 from satay.clock import to_datetime
-from satay.context import ToolCaller, session_of_block
+from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt, session_of_block
 from satay.declarations import value_codec
-from satay.definitions import Task, effect, source_version
+from satay.definitions import Task, source_version, tasks
+from satay.definitions import effect as wrapped
 from satay.errors import (
     ApprovalPendingError,
     CodecError,
@@ -43,7 +45,8 @@ from satay.errors import (
 from satay.experiments import Draft
 from satay.failures import encode_failure, message_of
 from satay.functions import current_app
-from satay.ledgers import Ledger, ToolCall, ToolReceipt
+from satay.inputs import signature_of
+from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.model import EntryType, RunStatus
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
@@ -67,6 +70,9 @@ R = TypeVar("R")
 
 MAX_STATE_INTERVAL: Final = 1_000_000
 """The largest `state_interval`."""
+
+MAX_WRAPPED: Final = 1_000
+"""How many callables a session keeps ready as tools."""
 
 _OPAQUE: Final = value_codec(Any)
 _CARRIER: Final = "satay_session"
@@ -108,6 +114,10 @@ class Session:
         self._state_interval = checked_count(state_interval, "state_interval", 1, MAX_STATE_INTERVAL)
         self._reopens = False
         self._epoch: int | None = None
+        self._part: str | None = None
+        self._carriers: dict[int, int] = {}
+        self._wrapped: dict[Any, Task[..., Any]] = {}
+        self._enclosing: Attempt | None = None
         self._receipt: ForkReceipt | None = None
         self._journal: SessionJournal | None = None
         self._ledger: Ledger | None = None
@@ -119,6 +129,7 @@ class Session:
         self._pause_reason: str | None = None
         self._result: Any = None
         self._token: Token[ToolCaller | None] | None = None
+        self._attempt_token: Token[Attempt | None] | None = None
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -163,11 +174,12 @@ class Session:
         stays with who opened it. Raises `InvalidValueError` for what is no carrier.
         """
         given: object = carrier
-        session_id = given.get(_CARRIER) if isinstance(given, dict) else None
-        if not isinstance(session_id, str):
+        session_id, part = (given.get(_CARRIER), given.get("part")) if isinstance(given, dict) else (None, None)
+        if not isinstance(session_id, str) or part is None:
             raise InvalidValueError(f"{shown(carrier)} is no carrier of a session; Session.carrier() makes one")
         session = cls(session_id, state_fn=state_fn)
         session._epoch = checked_count(carrier.get("epoch"), "epoch of a carrier", 1, MAX_STEP)
+        session._part = checked_key(part, "part of a carrier")
         return session
 
     async def __aenter__(self) -> Self:
@@ -187,9 +199,11 @@ class Session:
                 scheduler.open_sessions.discard(self.run_id)
             raise
         self._scheduler = scheduler
-        self._ledger = Ledger(scheduler, self._journal)
+        self._ledger = Ledger(scheduler, self._journal, self._part)
         self._is_open = True
+        self._enclosing = current_attempt.get()
         self._token = session_of_block.set(self)
+        self._attempt_token = attempt_of_block.set(self._enclosing)
         return self
 
     async def _open(self, scheduler: Scheduler) -> SessionJournal:
@@ -220,7 +234,8 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._token is not None:
+        if self._token is not None and self._attempt_token is not None:
+            attempt_of_block.reset(self._attempt_token)
             session_of_block.reset(self._token)
         journal, scheduler = self._entered(), self._scheduler
         assert scheduler is not None, "the session was entered"
@@ -378,17 +393,41 @@ class Session:
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
+    @overload
     async def call(
         self,
         tool: str,
-        fn: Callable[..., Awaitable[R]] | Callable[..., R],
+        fn: Callable[..., Awaitable[R]],
         /,
         *args: Any,
         key: str | None = None,
         effect: Literal["pure", "idempotent", "external"] | None = None,
         dedup_fields: Sequence[str] | None = None,
         **kwargs: Any,
-    ) -> ToolReceipt[R]:
+    ) -> ToolReceipt[R]: ...
+    @overload
+    async def call(
+        self,
+        tool: str,
+        fn: Callable[..., R],
+        /,
+        *args: Any,
+        key: str | None = None,
+        effect: Literal["pure", "idempotent", "external"] | None = None,
+        dedup_fields: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> ToolReceipt[R]: ...
+    async def call(
+        self,
+        tool: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        key: str | None = None,
+        effect: Literal["pure", "idempotent", "external"] | None = None,
+        dedup_fields: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> ToolReceipt[Any]:
         """Call a tool through the ledger: once, however often it is asked for.
 
         `tool` is its name, for policies and receipts; `fn` makes the call, with the arguments that follow. `key` names
@@ -396,17 +435,46 @@ class Session:
         begun anew. `effect` is that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call
         to be the same; else all must.
 
-        Raises what the tool raised; `CallConflictError` for a key that names a call with other arguments;
+        A call that somebody else is making is waited for, at most five minutes. Raises what the tool raised;
+        `CallConflictError` for a key that names a call with other arguments;
         `TaskBlockedError` where a policy of the fork refuses the call; `NeedsDecisionError` for an external call that
         was lost; `UnreadableResultError` where the call was made and its result could not be recorded;
-        `CallInProgressError` where another process makes it; `EncodeError` for arguments that cannot be recorded.
+        `CallInProgressError` where somebody else makes it for longer; `EncodeError` for arguments that cannot be
+        recorded.
         """
         self._open_journal()
-        task = _tool(fn, tool, effect)
+        task = self._tool(fn, tool, effect)
         checked_key(key, f"key of a call of tool {tool!r}")
-        fields = None if dedup_fields is None else _checked_fields(dedup_fields, tool)
-        receipt = await self._made(task, args, kwargs, key, fields)
-        return cast("ToolReceipt[R]", receipt)
+        fields = None if dedup_fields is None else _checked_fields(dedup_fields, task)
+        return await self._made(task, args, kwargs, key, fields)
+
+    async def claim(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        key: str | None = None,
+        effect: Literal["pure", "idempotent", "external"] | None = None,
+        ttl: float | timedelta = 60.0,
+    ) -> Claim:
+        """Claim a call of a tool that is made by other means than `call`, to say afterwards what came of it.
+
+        `arguments` are those of the call by name, `key` and `effect` are as for `call`; a tool that is a `@satay.task`
+        declares its own effect. The claim runs out after `ttl` (seconds or a `timedelta`), unless `heartbeat()` renews
+        it; then anybody who takes part may claim the call anew, and what the old holder says is refused. A call that
+        somebody else is making is not waited for: its claim says `in_progress`.
+
+        Raises the recorded error of a call that has failed, `CallConflictError`, `TaskBlockedError`,
+        `NeedsDecisionError` and `UnreadableResultError` as `call` does.
+        """
+        self._open_journal()
+        task = self._claimed_tool(tool, effect)
+        checked_key(key, f"key of a claim on tool {tool!r}")
+        seconds = checked_duration(ttl, f"ttl of a claim on tool {tool!r}")
+        text = _arguments_text(task, arguments)
+        self._check_enclosing(task)
+        assert self._ledger is not None, "the session was entered"
+        return await self._ledger.claim(ToolCall(task, text, key), seconds)
 
     def call_task(
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -427,8 +495,36 @@ class Session:
         fields: tuple[str, ...] | None,
     ) -> ToolReceipt[Any]:
         assert self._ledger is not None, "the session was entered"
+        self._check_enclosing(task)
         text = task.input_codec.encode(args, kwargs, task.input_where)
         return await self._ledger.call(ToolCall(task, text, key, fields))
+
+    def _check_enclosing(self, task: Task[..., Any]) -> None:
+        """A session that a tool opens does not call what the fork of that tool may not."""
+        if self._enclosing is not None:
+            self._enclosing.check_policy(task)
+
+    def _tool(self, fn: Any, tool: str, kind: Any) -> Task[..., Any]:
+        """The task that makes a call. Those that were made of a callable are kept: it costs more than the call."""
+        _check_tool(tool)
+        if isinstance(fn, Task):
+            if kind is not None:
+                raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
+            return fn if fn.name == tool else fn.renamed(tool)
+        try:
+            made = self._wrapped.get((fn, tool, kind))
+        except TypeError:  # It, or the object whose method it is, cannot be hashed.
+            return wrapped(fn, name=tool, effect=kind)
+        if made is None:
+            made = wrapped(fn, name=tool, effect=kind)
+            if len(self._wrapped) < MAX_WRAPPED:
+                self._wrapped[fn, tool, kind] = made
+        return made
+
+    def _claimed_tool(self, tool: str, kind: Any) -> Task[..., Any]:
+        _check_tool(tool)
+        known = tasks.get(tool)
+        return self._tool(_made_elsewhere if known is None else known, tool, kind)
 
     # --- approvals ----------------------------------------------------------------------------------------------------
 
@@ -527,9 +623,16 @@ class Session:
     def carrier(self) -> dict[str, Any]:
         """What another process or a queue needs to take part in this session: plain data, for `Session.join`.
 
+        Each is for one share of the work: calls without a key are numbered within it, so that whoever does it again
+        finds what was called before.
+
         Raises `UsageError` for a session that is not open.
         """
-        return {_CARRIER: self.run_id, "epoch": self._open_journal().epoch}
+        journal = self._open_journal()
+        step = journal.transcript.last_step + 1
+        number = self._carriers[step] = self._carriers.get(step, 0) + 1
+        part = f"{step}.{number}" if self._part is None else f"{self._part}/{step}.{number}"
+        return {_CARRIER: self.run_id, "epoch": journal.epoch, "part": part}
 
     def __repr__(self) -> str:
         return f"<satay.Session {self.run_id!r}>"
@@ -595,18 +698,47 @@ def _code_version(state_fn: Callable[[], Any] | None) -> str:
     return os.environ.get("SATAY_CODE_VERSION") or source_version(state_fn)
 
 
-def _tool(fn: Any, tool: str, kind: Any) -> Task[..., Any]:
-    if not isinstance(fn, Task):
-        return effect(fn, name=tool, effect=kind)
-    if kind is not None:
-        raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
-    return fn if fn.name == tool else fn.renamed(tool)
+def _check_tool(tool: object) -> None:
+    problem = name_problem(tool)
+    if problem:
+        raise InvalidValueError(f"tool name {shown(tool)} cannot be used; {problem}")
 
 
-def _checked_fields(fields: Sequence[str], tool: str) -> tuple[str, ...]:
+def _made_elsewhere(**arguments: Any) -> Any:
+    """Stands for a tool that is no task: whoever claims its calls makes them."""
+
+
+def _arguments_text(task: Task[..., Any], arguments: Mapping[str, Any]) -> str:
+    """The arguments of a claimed call as they are recorded: like those of a call with keywords."""
+    given: object = arguments
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidValueError(
+            f"the arguments of a claim on tool {task.name!r} are {shown(arguments)}; give a dict of them by name"
+        )
+    if task.fn is not _made_elsewhere:
+        return task.input_codec.encode((), dict(arguments), task.input_where)
+    members = [
+        f"{json_quote(name)}:{_OPAQUE.encode(value, f'argument {name!r} of {task.input_where}')}"
+        for name, value in arguments.items()
+    ]
+    return "{" + ",".join(members) + "}"
+
+
+def _checked_fields(fields: Sequence[str], task: Task[..., Any]) -> tuple[str, ...]:
     given: object = fields
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise InvalidValueError(f"dedup_fields of tool {tool!r} is {shown(fields)}; give a list of argument names")
+        raise InvalidValueError(f"dedup_fields of tool {task.name!r} is {shown(fields)}; give a list of argument names")
+    parameters = signature_of(task.fn).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        labels = {
+            ("*" if parameter.kind is parameter.VAR_POSITIONAL else "") + parameter.name for parameter in parameters
+        }
+        unknown = sorted(set(fields) - labels)
+        if unknown:
+            raise InvalidValueError(
+                f"dedup_fields of tool {task.name!r} names {', '.join(map(repr, unknown))}, and the tool has no such "
+                f"argument; it has {', '.join(map(repr, sorted(labels))) or 'none'}"
+            )
     return tuple(fields)
 
 

@@ -9,8 +9,9 @@ anew is *lost*: nobody knows what became of it.
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from satay.effects import Effect
 from satay.errors import JournalCorruptError
 from satay.model import APPROVAL, CREATION_ENTRIES, CallId, Entry, EntryType
 from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
@@ -54,22 +55,50 @@ class StepMark(NamedTuple):
 class LedgerCall:
     """A call of a tool, from its claim on. `opening` counts how often the session had been opened when it was claimed.
 
-    `outcome` is the entry that ended it; `attempt` counts from 1. `step` is the step that was being worked on.
-    `decision` is the entry that says what is to become of it, where it was lost and somebody has said so.
+    `holder` is who claimed it, where that is a participant and not whoever has the session open; `held_since` is the
+    entry of that claim, and `expires_at` when it runs out. `attempt` counts from 1; `failures` and `crashes` count how
+    attempts ended, and `retry_at` is set while the next one is waited for. `outcome` is the entry that ended the call,
+    `step` the step that was being worked on. `decision` is the entry that says what is to become of it, where it was
+    lost and somebody has said so.
     """
 
-    __slots__ = ("attempt", "decision", "entry", "expires_at", "identity", "is_asked", "opening", "outcome", "step")
+    __slots__ = (
+        "attempt",
+        "crashes",
+        "decision",
+        "entry",
+        "expires_at",
+        "failures",
+        "held_since",
+        "holder",
+        "identity",
+        "is_asked",
+        "opening",
+        "outcome",
+        "retry_at",
+        "step",
+    )
 
-    def __init__(self, entry: Entry, identity: CallId, step: int, opening: int, expires_at: int | None) -> None:
+    def __init__(self, entry: Entry, identity: CallId, step: int) -> None:
         self.entry = entry
         self.identity = identity
         self.step = step
-        self.opening = opening
-        self.expires_at = expires_at
+        self.opening = 0
+        self.held_since = entry.seq
+        self.holder: str | None = None
+        self.expires_at: int | None = None
         self.attempt = 1
+        self.failures = 0
+        self.crashes = 0
+        self.retry_at: int | None = None
         self.outcome: Entry | None = None
         self.decision: Entry | None = None
         self.is_asked = False
+
+    def hold(self, told: dict[str, Any], seq: int, opening: int) -> None:
+        """Somebody claims it, as an entry tells."""
+        self.opening, self.held_since = opening, seq
+        self.holder, self.expires_at = told.get("by"), told.get("expires_at")
 
 
 class ApprovalMark:
@@ -143,8 +172,34 @@ class Transcript:
         return self.fork_seq is not None and seq <= self.fork_seq
 
     def is_lost(self, call: LedgerCall) -> bool:
-        """Whether a call is outstanding, and whoever made it is gone."""
-        return call.outcome is None and call.opening < self.openings
+        """Whether a call is outstanding, and whoever made it is gone, as far as that does not depend on the time.
+
+        A participant outlives the process that has the session open; its claims run out by themselves.
+        """
+        if call.outcome is not None:
+            return False
+        return call.opening < self.openings if call.holder is None else self.is_inherited(call.held_since)
+
+    @property
+    def calls(self) -> Iterable[LedgerCall]:
+        """All calls of tools in the order of their claims, also those that were made anew later under their name."""
+        return self._calls.values()
+
+    def undecided_calls(self, now: int, *, is_held: bool) -> list[LedgerCall]:
+        """The external calls of which nobody knows what became of them. `is_held`: a live process has the session."""
+        return [
+            call
+            for call in self._calls.values()
+            if call.outcome is None
+            and call.retry_at is None
+            and (call.is_asked or (_is_external(call) and not self._may_be_made(call, now, is_held=is_held)))
+        ]
+
+    def _may_be_made(self, call: LedgerCall, now: int, *, is_held: bool) -> bool:
+        """Whether somebody may be at an outstanding call."""
+        if self.is_lost(call) or (call.holder is None and not is_held):
+            return False
+        return call.expires_at is None or now < call.expires_at
 
     def step_mark(self, number: int) -> StepMark | None:
         """A step by its number. Steps are numbered from 1 without a gap."""
@@ -178,6 +233,11 @@ class Transcript:
             self._read_outcome(entry)
         elif type == EntryType.TASK_ATTEMPT_STARTED:
             self._read_attempt(entry)
+        elif type == EntryType.TASK_ATTEMPT_FAILED:
+            call = self._call(entry)
+            call.failures, call.retry_at = call.failures + 1, read_head(entry)["retry_at"]
+        elif type == EntryType.CALL_RENEWED:
+            self._call(entry).expires_at = facts(entry)["expires_at"]
         elif type == EntryType.DECISION_REQUESTED:
             self._call(entry).is_asked = True
         elif type == EntryType.DECISION_MADE:
@@ -202,6 +262,8 @@ class Transcript:
 
     def _read_status(self, entry: Entry) -> None:
         self.status = _STATUS[entry.type]
+        if self.status is SessionStatus.COMPLETED:
+            self._first_in_step.clear()  # What is called after this is not what was called before it.
         if entry.type in _OPENINGS:
             self.openings += 1
             if self.last_step > self.fork_step:
@@ -245,7 +307,8 @@ class Transcript:
         identity = recorded_call(entry)
         told = read_head(entry)
         step = told.get("step", self.last_step + 1)
-        call = LedgerCall(entry, identity, step, self.openings, told.get("expires_at"))
+        call = LedgerCall(entry, identity, step)
+        call.hold(told, entry.seq, self.openings)
         self.ledger[identity] = self._calls[entry.seq] = call
         ordinal = identity.occurrence
         if isinstance(ordinal, int):
@@ -256,8 +319,9 @@ class Transcript:
     def _read_attempt(self, entry: Entry) -> None:
         call = self._call(entry)
         told = facts(entry)
-        call.attempt, call.opening = told["attempt"], self.openings
-        call.expires_at = told.get("expires_at")
+        call.attempt, call.retry_at = told["attempt"], None
+        call.crashes += told.get("after") == "crash"
+        call.hold(told, entry.seq, self.openings)
 
     def _read_outcome(self, entry: Entry) -> None:
         call = self._calls.get(outcome_call(entry))
@@ -277,6 +341,10 @@ class Transcript:
         if told["event"] == APPROVAL:
             mark = ApprovalMark(entry, told["match"], told["due"])
             self.approvals[mark.key] = self._waits[entry.seq] = mark
+
+
+def _is_external(call: LedgerCall) -> bool:
+    return bool(read_head(call.entry).get("effect") == Effect.EXTERNAL)
 
 
 _STATUS: Final[dict[str, SessionStatus]] = {
