@@ -2,13 +2,16 @@
 
 A delta is one of: `{"replace": value}`; `{"members": {name: delta}, "removed": [name]}` for an object;
 `{"items": {index: delta}}` for a list of the same length; `{"splice": [start, count, inserted]}` for a list or a text
-in which `count` items or characters from `start` on gave way to others.
+in which `count` items or characters from `start` on gave way to others. What is found so by looking at the JSON text
+of both values is `{"text": [start, count, inserted]}`.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from satay.errors import DecodeError
+
+Items = TypeVar("Items", list[Any], str)
 
 MIN_SPLICED_CHARACTERS: Final = 64
 """A text shorter than this is replaced rather than spliced."""
@@ -46,6 +49,26 @@ def apply_delta(value: Any, delta: Any) -> Any:
         ) from None
 
 
+def make_text_delta(old: str, new: str) -> dict[str, Any]:
+    """A delta from one JSON text to another, found without reading them: short where they differ in one place."""
+    start, count, inserted = _find_splice(old, new)
+    return {"text": [start, count, inserted]}
+
+
+def is_text_delta(delta: Any) -> bool:
+    """Whether a delta is one of `make_text_delta`."""
+    return isinstance(delta, dict) and "text" in delta
+
+
+def apply_text_delta(text: str, delta: Any) -> str:
+    """The JSON text that a delta of `make_text_delta` leads to. Raises `DecodeError` for what is none."""
+    match delta:
+        case {"text": [int(start), int(count), str(inserted)]} if 0 <= start <= start + count <= len(text):
+            return text[:start] + inserted + text[start + count :]
+        case _:
+            raise DecodeError(f"a recorded difference does not fit the text that it is a difference to: {delta!r:.200}")
+
+
 def _object_delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     members = {
         name: make_delta(old[name], value) if name in old else {"replace": value}
@@ -63,12 +86,16 @@ def _list_delta(old: list[Any], new: list[Any]) -> dict[str, Any]:
     return {"items": {str(index): make_delta(old[index], new[index]) for index in changed}}
 
 
-def _splice(old: Sequence[Any], new: Sequence[Any]) -> dict[str, Any]:
-    """What both have at the beginning, and then at the end, stays."""
+def _splice(old: Items, new: Items) -> dict[str, Any]:
+    return {"splice": list(_find_splice(old, new))}
+
+
+def _find_splice(old: Items, new: Items) -> tuple[int, int, Items]:
+    """Where and how much gave way to what: what both have at the beginning, and then at the end, stays."""
     shorter = min(len(old), len(new))
     start = _common(old, new, shorter)
     tail = _common(old[::-1], new[::-1], shorter - start)
-    return {"splice": [start, len(old) - tail - start, new[start : len(new) - tail]]}
+    return start, len(old) - tail - start, new[start : len(new) - tail]
 
 
 def _common(one: Sequence[Any], other: Sequence[Any], most: int) -> int:

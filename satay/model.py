@@ -133,6 +133,10 @@ SESSION_WORKFLOW: Final = "satay.session"
 """Stands in the row of a session, whose loop the application owns: it is held by whoever has it open, not driven."""
 
 
+UNKNOWN_VERSION: Final = "unknown"
+"""The version of code whose source cannot be read."""
+
+
 class Entry(NamedTuple):
     """One entry of a journal, as stored.
 

@@ -165,7 +165,9 @@ class Reader(ABC):
     async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends.
 
-        Raises `RunNotFoundError`, and `InvalidValueError` where `after` is no number of an entry, or 0.
+        A session ends where it has completed or crashed and nobody has gone on with it when all was read: a crash that
+        it was resumed from is passed over. Whoever waits for one that may still be resumed asks again, `after` the last
+        entry. Raises `RunNotFoundError`, and `InvalidValueError` where `after` is no number of an entry, or 0.
         """
         checked_count(after, "after of events()", 0, MAX_SEQ)
         journal = (await self._archive()).journal
@@ -183,6 +185,7 @@ class Reader(ABC):
             if page and page[-1].type in TERMINAL_ENTRIES:
                 return
             if page:
+                has_ended = False  # What was read may say that a session goes on.
                 continue
             if has_ended:
                 return

@@ -46,10 +46,11 @@ from satay.journal import (
     Owner,
 )
 from satay.logs import log
-from satay.model import Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
+from satay.model import SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, needed_blobs, reading
+from satay.session_wakes import wake_session
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -722,10 +723,23 @@ class Scheduler:
         whose = None if self.settings.recover else self.owner_id
         due = await self.journal.due(self.clock.now(), whose, WAKES_PER_SWEEP)
         await self._take_over_all(due)
+        for record in due:
+            if record.workflow == SESSION_WORKFLOW:
+                await self._wake_session(record)
         if len(due) == WAKES_PER_SWEEP:
             self.spawn(self._wake_sleepers())
         else:
             await self._plan_next_sweep(whose)
+
+    async def _wake_session(self, record: RunRecord) -> None:
+        try:
+            await wake_session(self, record)
+        except JournalError as error:
+            log().warning("session.not_woken", run_id=record.run_id, error=str(error))
+
+    def sleep_until(self, due: int) -> None:
+        """Look at this moment for what is to be woken and is not in memory: a session was paused until then."""
+        self._wakes.sweep(due)
 
     async def _plan_next_sweep(self, whose: str | None) -> None:
         next_wake = await self.journal.next_wake(whose)

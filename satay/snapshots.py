@@ -5,24 +5,33 @@ gives the very text back; after so many differences in a row a state is stored w
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from satay.deltas import apply_delta, make_delta
+from satay.deltas import apply_delta, apply_text_delta, is_text_delta, make_delta, make_text_delta
 from satay.errors import JournalCorruptError
 from satay.model import Entry
-from satay.replay import read_head
 from satay.texts import dump_plain, to_plain
 
-MIN_DELTA_CHARACTERS: Final = 4096
+MIN_DELTA_CHARACTERS: Final = 512
 """A state whose text is shorter than this is stored whole."""
+
+MIN_READ_CHARACTERS: Final = 4096
+"""For a state whose text is shorter than this only a difference of texts is looked for: reading it takes longer."""
 
 DELTA_SHARE: Final = 4
 """A difference is stored where its text is at most one part in so many of the state's."""
 
 MAX_DELTA_CHAIN: Final = 200
 """So many differences follow each other at most before a state is stored whole."""
+
+
+_FACTS: Final = re.compile(
+    r'\{"step":(\d+),"version":(\d+),"sha256":"([0-9a-f]{64})","kind":"(full|delta|same)"(?:,"base":(\d+))?[,}]',
+    re.ASCII,
+)
 
 
 class SnapshotKind(StrEnum):
@@ -70,63 +79,85 @@ def sha256_of(text: str) -> str:
 
 def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
     """The snapshot that an entry stores. `before` are those before it, by their entry."""
-    told = read_head(entry)
-    kind, base = SnapshotKind(told["kind"]), told.get("base")
+    match = _FACTS.match(entry.payload)
+    if match is None:
+        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say how it stores a state", seq=entry.seq)
+    kind, base = SnapshotKind(match[4]), None if match[5] is None else int(match[5])
     chain = 0
     if kind is not SnapshotKind.FULL:
-        beneath = before.get(base if isinstance(base, int) else -1)
+        beneath = None if base is None else before.get(base)
         if beneath is None:
             raise JournalCorruptError(
                 f"entry {entry.seq} ({entry.type}) builds on a state at entry {base!r}, which is not there",
                 seq=entry.seq,
             )
         chain = beneath.chain + (1 if kind is SnapshotKind.DELTA else 0)
-    return Snapshot(entry.seq, told["step"], told["version"], told["sha256"], kind, base, chain)
+    return Snapshot(entry.seq, int(match[1]), int(match[2]), match[3], kind, base, chain)
 
 
 class StoredState(NamedTuple):
     """What an entry is to hold so that it stores a state: facts, and the text of a whole state or a difference.
 
-    `plain` is the state as plain data, where that was read.
+    `sha256` is that of the state; `plain` is the state as plain data, where that was read.
     """
 
+    sha256: str
     facts: str
     text: str | None
     plain: Any
 
 
-def store_state(step: int, text: str, latest: StateText | None, known: Mapping[str, Snapshot]) -> StoredState:
-    """How a state is stored best. `known` are the snapshots that hold a state of their own, by its fingerprint."""
+def store_state(
+    step: int, text: str, before: Snapshot | None, base: StateText | None, known: Mapping[str, Snapshot]
+) -> StoredState:
+    """How a state is stored best.
+
+    `before` is the last state of the journal, `base` one whose text is at hand, for a difference to it; `known` are the
+    snapshots that hold a state of their own, by its fingerprint.
+    """
     sha256 = sha256_of(text)
-    version = 1 if latest is None else latest.snapshot.version + (latest.snapshot.sha256 != sha256)
+    version = 1 if before is None else before.version + (before.sha256 != sha256)
     head = f'"step":{step},"version":{version},"sha256":"{sha256}"'
     same = known.get(sha256)
     if same is not None:
-        return StoredState(f'{head},"kind":"same","base":{same.seq}', None, None)
-    if len(text) < MIN_DELTA_CHARACTERS:
-        return StoredState(f'{head},"kind":"full"', text, None)
-    plain = to_plain(text)
-    delta = None if latest is None or latest.snapshot.chain >= MAX_DELTA_CHAIN else _short_delta(latest, plain, text)
-    if latest is None or delta is None:
-        return StoredState(f'{head},"kind":"full"', text, plain)
-    return StoredState(f'{head},"kind":"delta","base":{latest.snapshot.holder}', delta, plain)
+        return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None, None)
+    plain = delta = None
+    if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:
+        delta = _short_text(make_text_delta(base.text, text), text)
+        if delta is None and len(text) >= MIN_READ_CHARACTERS:
+            plain = to_plain(text)
+            delta = _delta_of_values(base, plain, text)
+    if base is None or delta is None:
+        return StoredState(sha256, f'{head},"kind":"full"', text, plain)
+    return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta, plain)
 
 
-def _short_delta(latest: StateText, plain: Any, text: str) -> str | None:
-    before = to_plain(latest.text) if latest.plain is None else latest.plain
-    delta = dump_plain(make_delta(before, plain))
-    if len(delta) * DELTA_SHARE > len(text):
+def _short_text(delta: dict[str, Any], text: str) -> str | None:
+    """The text of a delta, where it is much shorter than that of the state."""
+    dumped = dump_plain(delta)
+    return dumped if len(dumped) * DELTA_SHARE <= len(text) else None
+
+
+def _delta_of_values(base: StateText, plain: Any, text: str) -> str | None:
+    try:
+        before = to_plain(base.text) if base.plain is None else base.plain
+        delta = _short_text(make_delta(before, plain), text)
+        is_exact = delta is not None and dump_plain(apply_delta(to_plain(base.text), to_plain(delta))) == text
+    except RecursionError:  # nested more deeply than can be followed from here
         return None
-    return delta if dump_plain(apply_delta(to_plain(latest.text), to_plain(delta))) == text else None
+    return delta if is_exact else None
 
 
 def rebuild_state(whole: str, deltas: Sequence[str], sha256: str) -> str:
     """The text of a state from a whole one and the differences that follow it. Raises `JournalCorruptError`."""
-    text = whole
-    if deltas:
-        plain = to_plain(whole)
-        for delta in deltas:
-            plain = apply_delta(plain, to_plain(delta))
+    text, plain = whole, None
+    for dumped in deltas:
+        delta = to_plain(dumped)
+        if is_text_delta(delta):
+            text, plain = apply_text_delta(text if plain is None else dump_plain(plain), delta), None
+        else:
+            plain = apply_delta(to_plain(text) if plain is None else plain, delta)
+    if plain is not None:
         text = dump_plain(plain)
     if sha256_of(text) != sha256:
         raise JournalCorruptError(f"a stored state has another fingerprint than {sha256!r}, which was recorded with it")

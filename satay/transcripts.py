@@ -19,6 +19,9 @@ from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
 APPROVAL: Final = "satay.approval"
 """The name of the event that an approval waits for."""
 
+UNREAD_VALUES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
+"""The types of entries of whose values a transcript has no need."""
+
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(
     {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}
@@ -85,11 +88,11 @@ class ApprovalMark:
 
 
 class WakeUp(NamedTuple):
-    """A moment at which the session is to be woken: its entry, its name, and when."""
+    """A moment at which the session is to be woken: its entry, when, and what was noted with it."""
 
     seq: int
-    name: str
     due: int
+    note: str | None
 
 
 class Transcript:
@@ -104,6 +107,7 @@ class Transcript:
         self.ledger: dict[CallId, LedgerCall] = {}
         self.approvals: dict[str, ApprovalMark] = {}
         self.wake_ups: dict[int, WakeUp] = {}
+        self.wakes_asked = 0
         self.openings = 0
         self.fork_seq: int | None = None
         self.fork_step = 0
@@ -191,7 +195,8 @@ class Transcript:
                 mark.answer = entry
         elif type == EntryType.TIMER_CREATED:
             told = facts(entry)
-            self.wake_ups[entry.seq] = WakeUp(entry.seq, told["note"], told["due"])
+            self.wake_ups[entry.seq] = WakeUp(entry.seq, told["due"], told.get("note"))
+            self.wakes_asked += 1
         elif type == EntryType.TIMER_FIRED:
             self.wake_ups.pop(outcome_call(entry), None)
         elif type in _STATUS:
