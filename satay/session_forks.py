@@ -16,6 +16,8 @@ from satay.declarations import value_codec
 from satay.definitions import tasks
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_policies, ruling_for
 from satay.errors import (
+    ForkValidationError,
+    InvalidValueError,
     JournalConflictError,
     JournalCorruptError,
     RunConflictError,
@@ -36,6 +38,9 @@ from satay.transcripts import APPROVAL, UNREAD_VALUES, Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
+
+ENTRIES_PER_PAGE: Final = 2_000
+"""How many entries of a session are read at a time."""
 
 _OPAQUE: Final = value_codec(Any)
 _INTERVENTION: Final = "the intervention of a fork"
@@ -87,10 +92,15 @@ async def fork_session(
     """
     checked_run_id(fork_id)
     for _ in range(MAX_ATTEMPTS):
-        source = await _read(host, session_id, request, live)
-        if await host.journal.record(fork_id) is not None:
+        is_there = await host.journal.record(fork_id) is not None
+        try:
+            source = await _read(host, session_id, request, live, through=request.at_step)
+            boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
+        except (ForkValidationError, InvalidValueError):  # What is refused is refused knowing all of the session.
+            source = await _read(host, session_id, request, live, through=None)
+            boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
+        if boundary is None:
             return await _same_fork(host, fork_id, source, request)
-        boundary = find_boundary(source.transcript, source.step, request.mode)
         recording = await _find_recording(host, source, boundary)
         try:
             return await _write(host, source, recording, boundary, fork_id, request, code_version)
@@ -102,15 +112,42 @@ async def fork_session(
 
 
 async def _read(
-    host: SessionHost, session_id: str, request: SessionForkRequest, live: SessionJournal | None
+    host: SessionHost,
+    session_id: str,
+    request: SessionForkRequest,
+    live: SessionJournal | None,
+    *,
+    through: int | None,
 ) -> _Source:
+    """Read a session, or as much of it as tells of the steps `through` one."""
     asked = await session_record(host.archive, session_id)
-    origin, transcript = await _read_journal(host, session_id, live)
+    origin, transcript = await _read_live(live) or await _read_journal(host, session_id, through)
     tools = {call.name for call in transcript.ledger}
     inherited = {} if origin.terms is None else origin.terms.policies
     own = {} if request.tool_policies is None else parse_policies(request.tool_policies, {*tasks.names(), *tools})
     step = transcript.last_step if request.at_step is None else request.at_step
     return _Source(asked, origin, transcript, {**inherited, **own}, step)
+
+
+async def _read_live(live: SessionJournal | None) -> tuple[Origin, Transcript] | None:
+    if live is not None:
+        with suppress(SessionLostError):  # A session that was taken over can be forked like any other.
+            await live.refresh()
+            return live.origin, live.transcript
+    return None
+
+
+async def _read_journal(host: SessionHost, run_id: str, through: int | None) -> tuple[Origin, Transcript]:
+    transcript, origin = Transcript(run_id), None
+    while True:
+        page = await host.journal.read(
+            run_id, after=transcript.head, limit=ENTRIES_PER_PAGE, without_values=UNREAD_VALUES
+        )
+        with reading(run_id):
+            transcript.read(page)
+            origin = origin_of(run_id, page, {}) if origin is None else origin
+        if len(page) < ENTRIES_PER_PAGE or (through is not None and transcript.last_step > through):
+            return origin, transcript
 
 
 async def _find_recording(host: SessionHost, source: _Source, boundary: Boundary) -> _Recording:
@@ -123,7 +160,8 @@ async def _find_recording(host: SessionHost, source: _Source, boundary: Boundary
         raise JournalCorruptError(
             f"session {source.asked.run_id!r} lacks entry {boundary.through_seq}", run_id=source.asked.run_id
         )
-    found = _Recording(source.asked, source.transcript.head, last)
+    head = await host.journal.last(source.asked.run_id)
+    found = _Recording(source.asked, last.seq if head is None else head.seq, last)
     while found.record.forked_from is not None and boundary.through_seq <= (found.record.fork_seq or 0):
         ancestor_id = found.record.forked_from
         ancestor, head = await host.journal.record(ancestor_id), await host.journal.last(ancestor_id)
@@ -137,18 +175,6 @@ async def _find_recording(host: SessionHost, source: _Source, boundary: Boundary
 async def _entry(host: SessionHost, run_id: str, seq: int) -> Entry | None:
     entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=UNREAD_VALUES)
     return entries[0] if entries and entries[0].seq == seq else None
-
-
-async def _read_journal(host: SessionHost, run_id: str, live: SessionJournal | None) -> tuple[Origin, Transcript]:
-    if live is not None:
-        with suppress(SessionLostError):  # A session that was taken over can be forked like any other.
-            await live.refresh()
-            return live.origin, live.transcript
-    entries = await host.archive.entries(run_id, without_values=UNREAD_VALUES)
-    transcript = Transcript(run_id)
-    with reading(run_id):
-        transcript.read(entries)
-        return origin_of(run_id, entries, {}), transcript
 
 
 async def _write(

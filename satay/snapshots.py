@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from satay.deltas import apply_delta, apply_text_delta, is_text_delta, make_delta, make_text_delta
-from satay.errors import JournalCorruptError
+from satay.errors import DecodeError, JournalCorruptError
 from satay.model import Entry
 from satay.texts import dump_plain, to_plain
 
@@ -40,6 +40,9 @@ class SnapshotKind(StrEnum):
     FULL = "full"
     DELTA = "delta"
     SAME = "same"
+
+
+_KINDS: Final = {kind.value: kind for kind in SnapshotKind}
 
 
 class Snapshot(NamedTuple):
@@ -82,7 +85,7 @@ def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
     match = _FACTS.match(entry.payload)
     if match is None:
         raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say how it stores a state", seq=entry.seq)
-    kind, base = SnapshotKind(match[4]), None if match[5] is None else int(match[5])
+    kind, base = _KINDS[match[4]], None if match[5] is None else int(match[5])
     chain = 0
     if kind is not SnapshotKind.FULL:
         beneath = None if base is None else before.get(base)
@@ -150,6 +153,16 @@ def _delta_of_values(base: StateText, plain: Any, text: str) -> str | None:
 
 def rebuild_state(whole: str, deltas: Sequence[str], sha256: str) -> str:
     """The text of a state from a whole one and the differences that follow it. Raises `JournalCorruptError`."""
+    try:
+        text = _apply_all(whole, deltas)
+    except DecodeError as error:
+        raise JournalCorruptError(f"a stored state cannot be put together: {error}") from error
+    if sha256_of(text) != sha256:
+        raise JournalCorruptError(f"a stored state has another fingerprint than {sha256!r}, which was recorded with it")
+    return text
+
+
+def _apply_all(whole: str, deltas: Sequence[str]) -> str:
     text, plain = whole, None
     for dumped in deltas:
         delta = to_plain(dumped)
@@ -157,8 +170,4 @@ def rebuild_state(whole: str, deltas: Sequence[str], sha256: str) -> str:
             text, plain = apply_text_delta(text if plain is None else dump_plain(plain), delta), None
         else:
             plain = apply_delta(to_plain(text) if plain is None else plain, delta)
-    if plain is not None:
-        text = dump_plain(plain)
-    if sha256_of(text) != sha256:
-        raise JournalCorruptError(f"a stored state has another fingerprint than {sha256!r}, which was recorded with it")
-    return text
+    return text if plain is None else dump_plain(plain)

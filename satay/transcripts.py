@@ -234,7 +234,8 @@ class Transcript:
         if snapshot.kind is not SnapshotKind.SAME:
             self._by_content.setdefault(snapshot.sha256, snapshot)
         if self.steps and self.steps[-1].number == snapshot.step:
-            self.steps[-1] = self.steps[-1]._replace(last_seq=entry.seq)
+            number, name, seq, _, at = self.steps[-1]
+            self.steps[-1] = StepMark(number, name, seq, entry.seq, at)
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
