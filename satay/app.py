@@ -358,7 +358,9 @@ class App(Reader):
         """
         request = parse_options(options)
         scheduler = await self._ready()
-        return await scheduler.forks.plan(await self._record(await self._id_of(source)), request)
+        record = await self._record(await self._id_of(source))
+        check_is_no_session(record.run_id, record.workflow)
+        return await scheduler.forks.plan(record, request)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
