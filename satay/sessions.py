@@ -321,8 +321,8 @@ class Session:
 
     @property
     def intervention(self) -> Any:
-        """What the fork was given as `intervention`; None for a session that is no fork."""
-        return None if self._receipt is None else self._receipt.intervention
+        """What the fork was given as `intervention`, a copy of it; None for a session that is no fork."""
+        return None if self._receipt is None else self._receipt.stored().intervention
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -167,6 +167,8 @@ class Transcript:
         for entry in entries:
             if self.last is None and entry.type not in CREATION_ENTRIES:
                 raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)
+            if entry.seq != self.head + 1:
+                raise JournalCorruptError(f"entry {self.head + 1} is missing before entry {entry.seq}", seq=entry.seq)
             self._read(entry)
             self.last = entry
 
