@@ -649,6 +649,9 @@ def _content(given: Any, made: Any, where: str) -> str:
 
 
 def _tool(fn: Any, tool: str, kind: Any) -> Task[..., Any]:
+    problem = name_problem(tool)
+    if problem:
+        raise InvalidValueError(f"tool name {shown(tool)} cannot be used; {problem}")
     if not isinstance(fn, Task):
         return effect(fn, name=tool, effect=kind)
     if kind is not None:
