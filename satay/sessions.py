@@ -107,7 +107,7 @@ class Session:
         self._ledger: Ledger | None = None
         self._scheduler: Scheduler | None = None
         self._latest: StateText | None = None
-        self._written: tuple[str, str, Any] | None = None
+        self._written: tuple[str, str] | None = None
         self._inherited_text: str | None = None
         self._is_open = False
         self._is_left = False
@@ -223,7 +223,7 @@ class Session:
             self._receipt = ForkReceipt.from_json(text)
         snapshot = transcript.latest_snapshot
         if snapshot is not None:
-            self._latest = StateText(snapshot, await journal.state_text(snapshot), None)
+            self._latest = StateText(snapshot, await journal.state_text(snapshot))
         handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
         if self._latest is not None and handed is self._latest.snapshot:
             self._inherited_text = self._latest.text
@@ -347,7 +347,7 @@ class Session:
                 text = self._state_text(state_fn, where)
                 latest = self._note_written(transcript)
                 kept = store_state(number, text, transcript.latest_snapshot, latest, transcript.contents)
-                self._written = kept.sha256, text, kept.plain
+                self._written = kept.sha256, text
                 drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
             return drafts
 
@@ -359,7 +359,7 @@ class Session:
         """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
         snapshot = transcript.latest_snapshot
         if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
-            self._latest, self._written = StateText(snapshot, *self._written[1:]), None
+            self._latest, self._written = StateText(snapshot, self._written[1]), None
         return self._latest
 
     def _state_text(self, state_fn: Callable[[], Any], where: str) -> str:

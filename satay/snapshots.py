@@ -1,25 +1,22 @@
 """The states of a session as they are stored: whole, as a difference to the one before, or as one that was there.
 
-Every content is stored once. A difference is stored where it is much shorter than the state, and only if applying it
-gives the very text back; after so many differences in a row a state is stored whole again.
+Every content is stored once. A difference of texts is stored where it is much shorter than the state; after so many
+differences in a row a state is stored whole again.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from satay.deltas import apply_delta, apply_text_delta, is_text_delta, make_delta, make_text_delta
+from satay.deltas import apply_delta, make_delta
 from satay.errors import DecodeError, JournalCorruptError
 from satay.model import Entry
 from satay.texts import dump_plain, to_plain
 
 MIN_DELTA_CHARACTERS: Final = 512
 """A state whose text is shorter than this is stored whole."""
-
-MIN_READ_CHARACTERS: Final = 4096
-"""For a state whose text is shorter than this only a difference of texts is looked for: reading it takes longer."""
 
 DELTA_SHARE: Final = 4
 """A difference is stored where its text is at most one part in so many of the state's."""
@@ -68,11 +65,10 @@ class Snapshot(NamedTuple):
 
 
 class StateText(NamedTuple):
-    """A state in memory: the snapshot that stores it, its text and the same as plain data."""
+    """A state in memory: the snapshot that stores it, and its text."""
 
     snapshot: Snapshot
     text: str
-    plain: Any
 
 
 def sha256_of(text: str) -> str:
@@ -101,13 +97,12 @@ def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
 class StoredState(NamedTuple):
     """What an entry is to hold so that it stores a state: facts, and the text of a whole state or a difference.
 
-    `sha256` is that of the state; `plain` is the state as plain data, where that was read.
+    `sha256` is that of the state.
     """
 
     sha256: str
     facts: str
     text: str | None
-    plain: Any
 
 
 def store_state(
@@ -123,51 +118,22 @@ def store_state(
     head = f'"step":{step},"version":{version},"sha256":"{sha256}"'
     same = known.get(sha256)
     if same is not None:
-        return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None, None)
-    plain = delta = None
+        return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
     if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:
-        delta = _short_text(make_text_delta(base.text, text), text)
-        if delta is None and len(text) >= MIN_READ_CHARACTERS:
-            plain = to_plain(text)
-            delta = _delta_of_values(base, plain, text)
-    if base is None or delta is None:
-        return StoredState(sha256, f'{head},"kind":"full"', text, plain)
-    return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta, plain)
-
-
-def _short_text(delta: dict[str, Any], text: str) -> str | None:
-    """The text of a delta, where it is much shorter than that of the state."""
-    dumped = dump_plain(delta)
-    return dumped if len(dumped) * DELTA_SHARE <= len(text) else None
-
-
-def _delta_of_values(base: StateText, plain: Any, text: str) -> str | None:
-    try:
-        before = to_plain(base.text) if base.plain is None else base.plain
-        delta = _short_text(make_delta(before, plain), text)
-        is_exact = delta is not None and dump_plain(apply_delta(to_plain(base.text), to_plain(delta))) == text
-    except RecursionError:  # nested more deeply than can be followed from here
-        return None
-    return delta if is_exact else None
+        delta = dump_plain(make_delta(base.text, text))
+        if len(delta) * DELTA_SHARE <= len(text):
+            return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta)
+    return StoredState(sha256, f'{head},"kind":"full"', text)
 
 
 def rebuild_state(whole: str, deltas: Sequence[str], sha256: str) -> str:
     """The text of a state from a whole one and the differences that follow it. Raises `JournalCorruptError`."""
+    text = whole
     try:
-        text = _apply_all(whole, deltas)
+        for delta in deltas:
+            text = apply_delta(text, to_plain(delta))
     except DecodeError as error:
         raise JournalCorruptError(f"a stored state cannot be put together: {error}") from error
     if sha256_of(text) != sha256:
         raise JournalCorruptError(f"a stored state has another fingerprint than {sha256!r}, which was recorded with it")
     return text
-
-
-def _apply_all(whole: str, deltas: Sequence[str]) -> str:
-    text, plain = whole, None
-    for dumped in deltas:
-        delta = to_plain(dumped)
-        if is_text_delta(delta):
-            text, plain = apply_text_delta(text if plain is None else dump_plain(plain), delta), None
-        else:
-            plain = apply_delta(to_plain(text) if plain is None else plain, delta)
-    return text if plain is None else dump_plain(plain)
