@@ -536,10 +536,7 @@ class Scheduler:
                 if drive:
                     await self.take_over(run_id)
                 elif await self._is_nobodys(record):
-                    raise LeaseHeldError(
-                        f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume",
-                        run_id=run_id,
-                    )
+                    raise _driven_by_nobody(record)
             ending = await self._wait_for_ending(run_id)
             if ending is not None:
                 return ending
@@ -822,6 +819,17 @@ def _undecided(run_id: str) -> NeedsDecisionError:
         'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
         run_id=run_id,
     )
+
+
+def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
+    run_id = record.run_id
+    told = (
+        f"session {run_id!r} is {record.status} and nobody has it open; go on with it in the block of "
+        f"'async with await satay.Session.resume({run_id!r})'"
+        if record.workflow == SESSION_WORKFLOW
+        else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
+    )
+    return LeaseHeldError(told, run_id=run_id)
 
 
 def _waits_for_decision(drive: Drive) -> bool:

@@ -301,8 +301,11 @@ class Session:
 
     @property
     def state(self) -> Any:
-        """The latest state that was recorded, a copy of it; None where there is none, and in a fork that was handed
-        none, until it has recorded its own. Raises `UsageError` before it is entered."""
+        """The latest state that this object has recorded, or found recorded when it was entered; a copy of it.
+
+        None where there is none, and in a fork that was handed none, until it has recorded its own. What others who
+        take part have recorded since, `state_at` tells. Raises `UsageError` before the session is entered.
+        """
         transcript = self._entered().transcript
         latest = self._note_written(transcript)
         if latest is None or (self._inherited_text is None and transcript.is_inherited(latest.snapshot.seq)):

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from satay.errors import (
 )
 from satay.journal import BLOB_THRESHOLD_BYTES
 from satay.model import RunStatus
+from satay.stores.locations import DATABASE_FILE
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app
 from tests.test_invariants import History
 
@@ -824,6 +826,36 @@ async def test_following_goes_on_after_any_entry(tmp_path: Path) -> None:
             seqs = [event.seq async for event in app.events("s", after=3)]
 
     assert [4, 5, 6] == seqs
+
+
+async def test_the_result_of_a_session_is_waited_for_by_its_id(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session:
+            waiting = asyncio.create_task(app.handle("s").result())
+            await session.step("work")
+            session.complete({"answer": 42})
+        async with asyncio.timeout(30):
+            result = await waiting
+
+        assert {"answer": 42} == result == await app.handle("s").result()
+
+
+async def test_waiting_for_a_session_that_nobody_has_open_says_how_it_goes_on(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await satay.Session("s").__aenter__()
+        await abandon(app)
+    async with open_app(tmp_path) as app:
+        with pytest.raises(LeaseHeldError, match=r"nobody has it open; .*Session\.resume\('s'\)"):
+            await app.handle("s").result()
+
+
+async def test_entries_that_were_taken_off_the_end_are_missed(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await three_steps(session)
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection, connection:
+        connection.execute("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)")
+    async with open_app(tmp_path):
+        assert not (await satay.verify("s")).is_intact
 
 
 # --- what is for runs of workflows ------------------------------------------------------------------------------------
