@@ -11,7 +11,15 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 from satay.approval_inbox import Verdict, decide
 from satay.approval_records import Approval
 from satay.archive import Archive
-from satay.arguments import check_is_run, checked_approval_key, checked_flag, checked_key, checked_run_id, shown
+from satay.arguments import (
+    check_is_no_session,
+    check_is_run,
+    checked_approval_key,
+    checked_flag,
+    checked_key,
+    checked_run_id,
+    shown,
+)
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
 from satay.decisions import find_undecided
@@ -250,6 +258,7 @@ class App(Reader):
 
     async def _check_workflow(self, run_id: str, workflow: Workflow[..., Any]) -> None:
         record = await self._record(run_id)
+        check_is_no_session(run_id, record.workflow)
         if record.workflow != workflow.name:
             raise RunConflictError(
                 f"run {run_id!r} is there already: it is a run of workflow {record.workflow!r}, not {workflow.name!r}; "
@@ -270,7 +279,8 @@ class App(Reader):
     def resume(self, run_id: RunOrId) -> RunHandle[Any]:
         """Go on with a run that nobody drives, and return its handle. A run that has ended answers from its journal.
 
-        Awaiting the handle raises `RunNotFoundError`, or `UnknownWorkflowError` where its code is not imported.
+        Awaiting the handle raises `RunNotFoundError`, `UnknownWorkflowError` where its code is not imported, or
+        `RunConflictError` for a session.
         """
         return RunHandle(self, checked_run(run_id), None, self._begin(self._resume(run_id)))
 
@@ -278,6 +288,7 @@ class App(Reader):
         scheduler = await self._ready()
         run_id = await self._id_of(run)
         record = await self._record(run_id)
+        check_is_no_session(run_id, record.workflow)
         if not record.status.is_terminal:
             find_workflow(record.workflow, run_id)
             await scheduler.retry(run_id)
@@ -361,7 +372,9 @@ class App(Reader):
         """
         request = parse_options(options)
         scheduler = await self._ready()
-        return await scheduler.forks.plan(await self._record(await self._id_of(source)), request)
+        record = await self._record(await self._id_of(source))
+        check_is_no_session(record.run_id, record.workflow)
+        return await scheduler.forks.plan(record, request)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -379,7 +392,7 @@ class App(Reader):
         `event` is an object, whose class is the type, or the name of a type with a `payload`. It is delivered once; one
         that nobody waits for yet stays in the inbox. False where an event with the same `event_id` was sent to the same
         receiver before. A run that goes on as a new one hands its events on. Raises `RunNotFoundError` for a `run_id`
-        that does not exist, and `RunEndedError` for a run that has ended.
+        that does not exist, `RunEndedError` for a run that has ended, `RunConflictError` for a session.
         """
         if isinstance(event, str):
             name, value, codec = event_name(event), None if payload is MISSING else payload, _OPAQUE
@@ -406,6 +419,7 @@ class App(Reader):
     async def _receiver(self, run_id: str, event_id: str | None) -> str | None:
         """The run that takes the events to a run: itself, or what goes on in its place. None if it took this one."""
         archive = (await self._ready()).archive
+        check_is_no_session(run_id, (await archive.record(run_id)).workflow)
         while (record := await archive.record(run_id)).status.is_terminal:
             if event_id is not None and await self._has_taken(run_id, event_id):
                 return None
@@ -426,20 +440,21 @@ class App(Reader):
     async def cancel(self, run_id: RunOrId) -> None:
         """Ask for a run to be cancelled. A run that has ended stays as it ended; asking again changes nothing.
 
-        Raises `RunNotFoundError`.
+        Raises `RunNotFoundError`, `RunConflictError` for a session.
         """
         await self._ask_to_end(run_id, (await self._ready()).cancel)
 
     async def terminate(self, run_id: RunOrId) -> None:
         """Ask for a run to end at once, as cancelled: its body is dropped, and its cleanup does not run.
 
-        Raises `RunNotFoundError`.
+        Raises `RunNotFoundError`, `RunConflictError` for a session.
         """
         await self._ask_to_end(run_id, (await self._ready()).terminate)
 
     async def _ask_to_end(self, run: RunOrId, ask: Callable[[str], Awaitable[None]]) -> None:
         scheduler = await self._ready()
         record = await self._last_of(await self._id_of(run))
+        check_is_no_session(record.run_id, record.workflow)
         if record.status.is_terminal:
             return
         await ask(record.run_id)

@@ -1,7 +1,7 @@
 """Reads what a journal holds of whole runs: all entries, large values, how a run ended."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
@@ -10,6 +10,9 @@ from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus
 from satay.replay import blob_reference, facts, reading, value_text
 from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
 from satay.transcripts import Transcript
+
+MAX_GAP: Final = 256
+"""So many entries that are not wanted are read at most to save another question to the store."""
 
 
 class Ending(NamedTuple):
@@ -50,11 +53,13 @@ class Archive:
             run_id = continued_as
         return record
 
-    async def entries(self, run_id: str, after: int = 0) -> list[Entry]:
-        """The journal of a run, from the entry after `after` on."""
+    async def entries(self, run_id: str, after: int = 0, *, without_values: Collection[str] = ()) -> list[Entry]:
+        """The journal of a run, from the entry after `after` on; of entries of some types, without their values."""
         entries: list[Entry] = []
         while True:
-            page = await self.journal.read(run_id, after=after + len(entries), limit=MAX_PAGE)
+            page = await self.journal.read(
+                run_id, after=after + len(entries), limit=MAX_PAGE, without_values=without_values
+            )
             entries += page
             if len(page) < MAX_PAGE:
                 return entries
@@ -75,16 +80,22 @@ class Archive:
                 seq=None if entry is None else entry.seq,
             ) from error
 
-    async def texts(self, run_id: str, seqs: Sequence[int]) -> list[str]:
-        """The texts of the values of some entries of a run, which are in order."""
+    async def texts(self, run_id: str, seqs: Sequence[int], *, without_values: Collection[str] = ()) -> list[str]:
+        """The texts of the values of some entries of a run, which are in order.
+
+        `without_values` are types of entries between them, whose values need not be read.
+        """
         found: list[Entry] = []
-        wanted, after = set(seqs), seqs[0] - 1
-        while after < seqs[-1]:
-            page = await self.journal.read(run_id, after=after, limit=min(MAX_PAGE, seqs[-1] - after))
-            if not page:
-                break
-            found += (entry for entry in page if entry.seq in wanted)
-            after = page[-1].seq
+        wanted = set(seqs)
+        for first, last in _stretches(seqs):
+            after = first - 1
+            while after < last:
+                limit = min(MAX_PAGE, last - after)
+                page = await self.journal.read(run_id, after=after, limit=limit, without_values=without_values)
+                if not page:
+                    break
+                found += (entry for entry in page if entry.seq in wanted)
+                after = page[-1].seq
         if len(found) != len(wanted):
             raise JournalCorruptError(f"run {run_id!r} lacks entries among {seqs[0]} to {seqs[-1]}", run_id=run_id)
         references = {digest for entry in found if (digest := blob_reference(entry)) is not None}
@@ -128,3 +139,14 @@ class Archive:
             text = (await self.values(run_id, [last], {reference}))[reference]
         with reading(run_id):
             return Ending(status, text, facts(last).get("continued_as") if text is None else None)
+
+
+def _stretches(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """From where to where to read so that all are read, and not many others."""
+    stretches: list[tuple[int, int]] = []
+    for seq in seqs:
+        if stretches and seq - stretches[-1][1] <= MAX_GAP:
+            stretches[-1] = stretches[-1][0], seq
+        else:
+            stretches.append((seq, seq))
+    return stretches

@@ -4,8 +4,8 @@ import math
 from datetime import timedelta
 from typing import Final
 
-from satay.errors import InvalidValueError, RunNotFoundError
-from satay.model import EXPERIMENT_WORKFLOW, RUN_ID_PATTERN
+from satay.errors import InvalidValueError, RunConflictError, RunNotFoundError
+from satay.model import EXPERIMENT_WORKFLOW, RUN_ID_PATTERN, SESSION_WORKFLOW
 
 LONGEST_DURATION_SECONDS: Final = 100 * 365.25 * 86_400.0
 """The longest duration that satay waits for: a hundred years."""
@@ -107,6 +107,17 @@ def check_is_run(run_id: str, workflow: str) -> None:
     if workflow == EXPERIMENT_WORKFLOW:
         raise RunNotFoundError(
             f"{run_id!r} is an experiment and no run: nobody drives it; satay.outcome() and satay.experiment() read it",
+            run_id=run_id,
+        )
+
+
+def check_is_no_session(run_id: str, workflow: str) -> None:
+    """Raise `RunConflictError` for a session, which nothing but its owner drives."""
+    if workflow == SESSION_WORKFLOW:
+        raise RunConflictError(
+            f"{run_id!r} is a session and no run of a workflow: the application owns its loop. Go on with it in the "
+            f"block of 'async with await satay.Session.resume({run_id!r})', which is left to end it; fork it with "
+            f"satay.Session.resume({run_id!r}, fork_at_step=...)",
             run_id=run_id,
         )
 

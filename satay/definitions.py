@@ -17,14 +17,22 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from satay.arguments import check_is_run, checked_count, checked_duration, checked_errors, name_problem, shown
+from satay.arguments import (
+    check_is_no_session,
+    check_is_run,
+    checked_count,
+    checked_duration,
+    checked_errors,
+    name_problem,
+    shown,
+)
 from satay.codec import ValueCodec
 from satay.context import Schedule, calling_session, current_attempt, current_schedule
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
 from satay.inputs import InputCodec, input_codec
-from satay.model import MISSING
+from satay.model import MISSING, UNKNOWN_VERSION
 from satay.pickles import PickleCodec
 from satay.redefinitions import Site, site_of
 from satay.retries import MAX_RETRIES, Backoff, RetryPolicy
@@ -431,8 +439,12 @@ workflows: Registry[Any] = Registry("workflow")
 
 
 def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
-    """The workflow that a run belongs to. Raises `UnknownWorkflowError` where it was not imported."""
+    """The workflow that a run belongs to.
+
+    Raises `UnknownWorkflowError` where it was not imported, `RunConflictError` for a session, which belongs to none.
+    """
     check_is_run(run_id, name)
+    check_is_no_session(run_id, name)
     definition = workflows.find(name)
     if definition is None:
         known = ", ".join(repr(known) for known in workflows.names()) or "none"
@@ -513,5 +525,5 @@ def source_version(fn: Callable[..., Any] | None) -> str:
 @functools.cache
 def _file_version(path: str | None) -> str:
     if path is None or not Path(path).is_file():
-        return "unknown"
+        return UNKNOWN_VERSION
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_CODE_VERSION_LENGTH]

@@ -1,106 +1,107 @@
-"""What turns one value into another, as plain JSON data: short where little has changed.
+"""What turns one text into another, as the places where they part: short where little has changed.
 
-A delta is one of: `{"replace": value}`; `{"members": {name: delta}, "removed": [name]}` for an object;
-`{"items": {index: delta}}` for a list of the same length; `{"splice": [start, count, inserted]}` for a list or a text
-in which `count` items or characters from `start` on gave way to others.
+A delta is a list of splices `[start, count, inserted]`, in order: at `start`, in the first text, `count` characters
+give way to others. Texts are compared and not what they say, so applying a delta gives the very text back.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from satay.errors import DecodeError
 
-MIN_SPLICED_CHARACTERS: Final = 64
-"""A text shorter than this is replaced rather than spliced."""
+MAX_SPLICES: Final = 64
+"""At most so many splices make up a delta; the last one takes in all that is left."""
+
+PROBE_CHARACTERS: Final = 24
+"""So much of both texts has to be equal for them to meet again."""
+
+NEAREST_PROBE: Final = 8
+"""How far behind a place where the texts part they are looked for to meet again, at first."""
+
+PROBE_FACTOR: Final = 4
+"""How much further behind it they are looked for, each time that they do not meet."""
+
+FIRST_STRIDE: Final = 64
+"""How many characters are compared at first, to see how far two texts are equal."""
+
+Splice: TypeAlias = tuple[int, int, str]
 
 
-def make_delta(old: Any, new: Any) -> dict[str, Any]:
-    """A delta from `old` to `new`, which are plain JSON data.
-
-    Values that Python calls equal count as unchanged, `1` and `true` and the order of members among them; so whoever
-    needs the text to be the same compares it once the delta is applied.
-    """
-    if type(old) is not type(new):
-        return {"replace": new}
-    match new:
-        case dict():
-            return _object_delta(old, new)
-        case list():
-            return _list_delta(old, new)
-        case str() if len(old) >= MIN_SPLICED_CHARACTERS and len(new) >= MIN_SPLICED_CHARACTERS:
-            return _splice(old, new)
-        case _:
-            return {"replace": new}
-
-
-def apply_delta(value: Any, delta: Any) -> Any:
-    """The value that a delta leads to. Objects and lists of `value` are changed in place.
-
-    Raises `DecodeError` for what is no delta, or one that does not fit the value.
-    """
-    try:
-        return _apply(value, delta)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise DecodeError(
-            f"a recorded difference does not fit the state that it is a difference to: {error!r}"
-        ) from None
+def make_delta(old: str, new: str) -> list[Splice]:
+    """The splices that lead from one text to another."""
+    tail = _common_tail(old, new)
+    old, new = old[: len(old) - tail], new[: len(new) - tail]
+    splices: list[Splice] = []
+    here, there = 0, 0
+    while True:
+        equal = _common(old, here, new, there)
+        here, there = here + equal, there + equal
+        if here == len(old) and there == len(new):
+            return splices
+        met = _meet_again(old, here, new, there) if len(splices) < MAX_SPLICES - 1 else None
+        if met is None:
+            return [*splices, (here, len(old) - here, new[there:])]
+        splices.append((here, met[0] - here, new[there : met[1]]))
+        here, there = met
 
 
-def _object_delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    members = {
-        name: make_delta(old[name], value) if name in old else {"replace": value}
-        for name, value in new.items()
-        if name not in old or old[name] != value
-    }
-    removed = [name for name in old if name not in new]
-    return {"members": members, **({"removed": removed} if removed else {})}
+def apply_delta(text: str, delta: Any) -> str:
+    """The text that a delta leads to. Raises `DecodeError` for what is no delta, or one that does not fit the text."""
+    parts, done = [], 0
+    for splice in delta if isinstance(delta, list) else (None,):
+        match splice:
+            case [int(start), int(count), str(inserted)] if done <= start <= start + count <= len(text):
+                parts += [text[done:start], inserted]
+                done = start + count
+            case _:
+                raise DecodeError(f"a recorded difference does not fit the text it is a difference to: {splice!r:.200}")
+    return "".join([*parts, text[done:]])
 
 
-def _list_delta(old: list[Any], new: list[Any]) -> dict[str, Any]:
-    if len(old) != len(new):
-        return _splice(old, new)
-    changed = (index for index, (one, other) in enumerate(zip(old, new, strict=True)) if one != other)
-    return {"items": {str(index): make_delta(old[index], new[index]) for index in changed}}
-
-
-def _splice(old: Sequence[Any], new: Sequence[Any]) -> dict[str, Any]:
-    """What both have at the beginning, and then at the end, stays."""
-    shorter = min(len(old), len(new))
-    start = _common(old, new, shorter)
-    tail = _common(old[::-1], new[::-1], shorter - start)
-    return {"splice": [start, len(old) - tail - start, new[start : len(new) - tail]]}
-
-
-def _common(one: Sequence[Any], other: Sequence[Any], most: int) -> int:
-    """How many items at the beginning are equal, found by halving: comparing slices is quick."""
-    low, high = 0, most
+def _common(old: str, here: int, new: str, there: int) -> int:
+    """How many characters are equal from two places on, found by strides that grow and then by halving."""
+    most = min(len(old) - here, len(new) - there)
+    equal, stride = 0, FIRST_STRIDE
+    while equal < most and old[here + equal : here + equal + stride] == new[there + equal : there + equal + stride]:
+        equal += stride
+        stride *= 2
+    low, high = min(equal, most), min(equal + stride, most)
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if old[here + low : here + middle] == new[there + low : there + middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _apply(value: Any, delta: Any) -> Any:
-    match delta:
-        case {"replace": new}:
-            return new
-        case {"members": dict(members)}:
-            for name in delta.get("removed", ()):
-                del value[name]
-            for name, inner in members.items():
-                value[name] = _apply(value.get(name), inner)
-            return value
-        case {"items": dict(items)}:
-            for index, inner in items.items():
-                value[int(index)] = _apply(value[int(index)], inner)
-            return value
-        case {"splice": [int(start), int(count), str(inserted)]}:
-            return value[:start] + inserted + value[start + count :]
-        case {"splice": [int(start), int(count), list(inserted)]}:
-            value[start : start + count] = inserted
-            return value
-        case _:
-            raise ValueError(f"{delta!r} is no difference")
+def _common_tail(old: str, new: str) -> int:
+    """How many characters are equal at the end."""
+    return _common(old[::-1], 0, new[::-1], 0)
+
+
+def _meet_again(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
+    """The places, behind two at which the texts part, from which on they are equal for longest."""
+    taken_out = _find(old, here, new, there)
+    put_in = _find(new, there, old, here)
+    places = [(taken_out, there), (here, put_in), _meet_behind(old, here, new, there)]
+    meetings = [place for place in places if place is not None and min(place) >= 0]
+    return max(meetings, key=lambda place: _common(old, place[0], new, place[1]), default=None)
+
+
+def _meet_behind(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
+    """The nearest places where the texts are equal for a while, after something gave way to something else."""
+    skipped = NEAREST_PROBE
+    while there + skipped + PROBE_CHARACTERS <= len(new):
+        found = there + skipped
+        met = _find(old, here, new, found)
+        if met >= 0:
+            back = _common_tail(old[here:met], new[there:found])
+            return met - back, found - back
+        skipped *= PROBE_FACTOR
+    return None
+
+
+def _find(text: str, start: int, other: str, place: int) -> int:
+    """Where in a text, from `start` on, there is what another text has at a place; -1 where there is none of it."""
+    probe = other[place : place + PROBE_CHARACTERS]
+    return text.find(probe, start) if len(probe) == PROBE_CHARACTERS else -1

@@ -261,8 +261,14 @@ class ReadableJournal(Protocol):
         """
         ...
 
-    def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> Awaitable[list[Entry]]:
-        """Entries with `seq > after`, in order, at most `limit` and at most `MAX_PAGE`."""
+    def read(
+        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+    ) -> Awaitable[list[Entry]]:
+        """Entries with `seq > after`, in order, at most `limit` and at most `MAX_PAGE`.
+
+        Those of the types in `without_values` come without the value that follows their facts; their digest is that of
+        the whole entry.
+        """
         ...
 
     def last(self, run_id: str) -> Awaitable[Entry | None]:

@@ -139,6 +139,10 @@ APPROVAL: Final = "satay.approval"
 """The event that an approval waits for, and the type of the message that brings the decision or the end of its time."""
 
 
+UNKNOWN_VERSION: Final = "unknown"
+"""The version of code whose source cannot be read."""
+
+
 class Entry(NamedTuple):
     """One entry of a journal, as stored.
 

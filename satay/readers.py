@@ -26,7 +26,14 @@ from satay.journal import RunQuery
 from satay.laboratory import read_outcome
 from satay.lineages import diff_two_states, open_trail, read_trail
 from satay.matrices import ComparisonMatrix
-from satay.model import TERMINAL_ENTRIES, Entry, EntryType, RunRecord, RunStatus
+from satay.model import (
+    SESSION_WORKFLOW,
+    TERMINAL_ENTRIES,
+    Entry,
+    EntryType,
+    RunRecord,
+    RunStatus,
+)
 from satay.receipts import ForkReceipt
 from satay.replay import facts, reading
 from satay.reports import Comparison
@@ -187,6 +194,9 @@ class Reader(ABC):
     async def events(self, run_id: RunOrId, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The entries of a run with `seq > after`: what is recorded, then each as it is written, until the run ends.
 
+        A session ends when it has completed, and nobody has gone on with it when that was read. One that was paused or
+        crashed may be gone on with and is waited for; whoever does not want to stops at `SessionCrashed`.
+
         Raises `RunNotFoundError`, and `InvalidValueError` where `after` is no number of an entry, or 0.
         """
         checked_count(after, "after of events()", 0, MAX_SEQ)
@@ -205,11 +215,14 @@ class Reader(ABC):
             if page and page[-1].type in TERMINAL_ENTRIES:
                 return
             if page:
+                has_ended = False  # What was read may say that a session goes on.
                 continue
             if has_ended:
                 return
             # It may have ended after the page was read: then its last entries are still to come.
-            has_ended = (await self._record(run_id)).status.is_terminal
+            record = await self._record(run_id)
+            is_crashed_session = record.workflow == SESSION_WORKFLOW and record.status is RunStatus.FAILED
+            has_ended = record.status.is_terminal and not is_crashed_session
             if not has_ended:
                 await asyncio.wait((news,), timeout=self._poll_seconds)
 

@@ -47,10 +47,20 @@ from satay.journal import (
     Owner,
 )
 from satay.logs import log
-from satay.model import APPROVAL, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus, continued_run_id
+from satay.model import (
+    APPROVAL,
+    SESSION_WORKFLOW,
+    Entry,
+    EntryType,
+    Message,
+    RunRecord,
+    RunStatus,
+    continued_run_id,
+)
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, needed_blobs, reading
+from satay.session_wakes import wake_session
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -537,10 +547,7 @@ class Scheduler:
                 if drive:
                     await self.take_over(run_id)
                 elif await self._is_nobodys(record):
-                    raise LeaseHeldError(
-                        f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume",
-                        run_id=run_id,
-                    )
+                    raise _driven_by_nobody(record)
             ending = await self._wait_for_ending(run_id)
             if ending is not None:
                 return ending
@@ -733,10 +740,23 @@ class Scheduler:
         whose = None if self.settings.recover else self.owner_id
         due = await self.journal.due(self.clock.now(), whose, WAKES_PER_SWEEP)
         await self._take_over_all(due)
+        for record in due:
+            if record.workflow == SESSION_WORKFLOW:
+                await self._wake_session(record)
         if len(due) == WAKES_PER_SWEEP:
             self.spawn(self._wake_sleepers())
         else:
             await self._plan_next_sweep(whose)
+
+    async def _wake_session(self, record: RunRecord) -> None:
+        try:
+            await wake_session(self, record)
+        except JournalError as error:
+            log().warning("session.not_woken", run_id=record.run_id, error=str(error))
+
+    def sleep_until(self, due: int) -> None:
+        """Look at this moment for what is to be woken and is not in memory: a session was paused until then."""
+        self._wakes.sweep(due)
 
     async def _plan_next_sweep(self, whose: str | None) -> None:
         next_wake = await self.journal.next_wake(whose)
@@ -821,6 +841,17 @@ def _undecided(run_id: str) -> NeedsDecisionError:
         'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
         run_id=run_id,
     )
+
+
+def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
+    run_id = record.run_id
+    told = (
+        f"session {run_id!r} is {record.status} and nobody has it open; go on with it in the block of "
+        f"'async with await satay.Session.resume({run_id!r})'"
+        if record.workflow == SESSION_WORKFLOW
+        else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
+    )
+    return LeaseHeldError(told, run_id=run_id)
 
 
 def _waits_for_decision(drive: Drive) -> bool:

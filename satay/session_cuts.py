@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from satay.boundaries import BoundaryMode, Reproducibility
 from satay.errors import ForkValidationError, NoRestorableStateError
-from satay.model import EntryType
+from satay.model import UNKNOWN_VERSION, EntryType
 from satay.snapshots import Snapshot
 from satay.transcripts import LedgerCall, Transcript
 
@@ -102,6 +102,8 @@ def judge(
         and call.outcome.type == EntryType.TASK_COMPLETED
         and '"unreadable":' in call.outcome.payload[:200]
     ]
-    if code_versions[0] != code_versions[1]:
+    if UNKNOWN_VERSION in code_versions:
+        missing.append("the version of the code is not known, then or now; set SATAY_CODE_VERSION, or pass a state_fn")
+    elif code_versions[0] != code_versions[1]:
         missing.append(f"the code is version {code_versions[1]!r} now and was {code_versions[0]!r}")
     return (Reproducibility.STATE, tuple(missing)) if missing else (Reproducibility.COMPLETE, ())

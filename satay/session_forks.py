@@ -5,6 +5,7 @@ there; what the fork is made of is the same bytes either way.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,15 @@ from satay.cuts import RequestedCut
 from satay.declarations import value_codec
 from satay.definitions import tasks
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_policies, ruling_for
-from satay.errors import JournalConflictError, RunConflictError, RunExistsError
+from satay.errors import (
+    ForkValidationError,
+    InvalidValueError,
+    JournalConflictError,
+    JournalCorruptError,
+    RunConflictError,
+    RunExistsError,
+    SessionLostError,
+)
 from satay.histories import reuse_of
 from satay.journal import NewFork, NewRun, Wait, chain_digest
 from satay.model import APPROVAL, SESSION_WORKFLOW, Entry, EntryType, RunRecord
@@ -23,12 +32,15 @@ from satay.receipts import CallInFlight, ForkReceipt
 from satay.recorder import lay_out
 from satay.replay import read_head, reading
 from satay.session_cuts import Boundary, find_boundary, judge, open_calls_at
-from satay.session_journals import SessionHost, session_record
+from satay.session_journals import SessionHost, SessionJournal, session_record
 from satay.texts import json_quote
-from satay.transcripts import Transcript
+from satay.transcripts import UNREAD_VALUES, Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
+
+ENTRIES_PER_PAGE: Final = 2_000
+"""How many entries of a session are read at a time."""
 
 _OPAQUE: Final = value_codec(Any)
 _INTERVENTION: Final = "the intervention of a fork"
@@ -46,32 +58,52 @@ class SessionForkRequest:
 
 
 class _Source(NamedTuple):
-    """The session that recorded a step, read, and what the session that was asked for hands down."""
+    """A session that is to be forked, read, and the policies that hold in the fork."""
 
     asked: RunRecord
-    record: RunRecord
     origin: Origin
     transcript: Transcript
     policies: Mapping[str, ToolPolicy]
     step: int
 
 
+class _Recording(NamedTuple):
+    """The session that recorded a step, how many entries it has, and its entry at the boundary."""
+
+    record: RunRecord
+    head: int
+    last: Entry
+
+
 async def fork_session(
-    host: SessionHost, session_id: str, fork_id: str, request: SessionForkRequest, code_version: str
+    host: SessionHost,
+    session_id: str,
+    fork_id: str,
+    request: SessionForkRequest,
+    code_version: str,
+    live: SessionJournal | None = None,
 ) -> ForkReceipt:
     """Make a fork of a session, or find the one that was made for the same request under the id.
+
+    `live` is the session's journal where this process has it open, so that it need not be read again.
 
     Raises `RunNotFoundError`, `RunConflictError`, `ForkValidationError`, `NoRestorableStateError` and
     `InvalidValueError`, with nothing written.
     """
     checked_run_id(fork_id)
     for _ in range(MAX_ATTEMPTS):
-        source = await _read(host, session_id, request)
-        if await host.journal.record(fork_id) is not None:
-            return await _same_fork(host, fork_id, source, request)
-        boundary = find_boundary(source.transcript, source.step, request.mode)
+        is_there = await host.journal.record(fork_id) is not None
         try:
-            return await _write(host, source, boundary, fork_id, request, code_version)
+            source = await _read(host, session_id, request, live, through=request.at_step)
+            boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
+        except (ForkValidationError, InvalidValueError):  # What is refused is refused knowing all of the session.
+            source = await _read(host, session_id, request, live, through=None)
+            boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
+        if boundary is None:
+            return await _same_fork(host, fork_id, source, request)
+        recording = await _find_recording(host, source, boundary)
+        try:
+            return await _write(host, source, recording, boundary, fork_id, request, code_version)
         except RunExistsError:
             return await _same_fork(host, fork_id, source, request)
         except JournalConflictError:
@@ -79,49 +111,95 @@ async def fork_session(
     raise JournalConflictError(f"session {session_id!r} could not be forked: its journal changes", run_id=session_id)
 
 
-async def _read(host: SessionHost, session_id: str, request: SessionForkRequest) -> _Source:
+async def _read(
+    host: SessionHost,
+    session_id: str,
+    request: SessionForkRequest,
+    live: SessionJournal | None,
+    *,
+    through: int | None,
+) -> _Source:
+    """Read a session, or as much of it as tells of the steps `through` one."""
     asked = await session_record(host.archive, session_id)
-    origin, transcript = await _read_journal(host, session_id)
+    origin, transcript = await _read_live(live) or await _read_journal(host, session_id, through)
     tools = {call.name for call in transcript.ledger}
     inherited = {} if origin.terms is None else origin.terms.policies
     own = {} if request.tool_policies is None else parse_policies(request.tool_policies, {*tasks.names(), *tools})
     step = transcript.last_step if request.at_step is None else request.at_step
-    record = asked
-    while record.forked_from is not None and step <= transcript.fork_step:
-        ancestor = await host.journal.record(record.forked_from)
-        if ancestor is None:
-            break  # What it handed down is here, byte for byte.
-        record = ancestor
-        origin, transcript = await _read_journal(host, record.run_id)
-    return _Source(asked, record, origin, transcript, {**inherited, **own}, step)
+    return _Source(asked, origin, transcript, {**inherited, **own}, step)
 
 
-async def _read_journal(host: SessionHost, run_id: str) -> tuple[Origin, Transcript]:
-    entries = await host.archive.entries(run_id)
-    transcript = Transcript(run_id)
-    with reading(run_id):
-        transcript.read(entries)
-        return origin_of(run_id, entries, {}), transcript
+async def _read_live(live: SessionJournal | None) -> tuple[Origin, Transcript] | None:
+    if live is not None:
+        with suppress(SessionLostError):  # A session that was taken over can be forked like any other.
+            await live.refresh()
+            return live.origin, live.transcript
+    return None
+
+
+async def _read_journal(host: SessionHost, run_id: str, through: int | None) -> tuple[Origin, Transcript]:
+    transcript, origin = Transcript(run_id), None
+    while True:
+        page = await host.journal.read(
+            run_id, after=transcript.head, limit=ENTRIES_PER_PAGE, without_values=UNREAD_VALUES
+        )
+        with reading(run_id):
+            transcript.read(page)
+            origin = origin_of(run_id, page, {}) if origin is None else origin
+        if len(page) < ENTRIES_PER_PAGE or (through is not None and transcript.last_step > through):
+            return origin, transcript
+
+
+async def _find_recording(host: SessionHost, source: _Source, boundary: Boundary) -> _Recording:
+    """Who recorded the step at a boundary: the session itself or, for a step that it inherits, an ancestor.
+
+    Where that is gone, or does not hold what it handed down, it is whoever has it from there, byte for byte.
+    """
+    last = await _entry(host, source.asked.run_id, boundary.through_seq)
+    if last is None:
+        raise JournalCorruptError(
+            f"session {source.asked.run_id!r} lacks entry {boundary.through_seq}", run_id=source.asked.run_id
+        )
+    head = await host.journal.last(source.asked.run_id)
+    found = _Recording(source.asked, last.seq if head is None else head.seq, last)
+    while found.record.forked_from is not None and boundary.through_seq <= (found.record.fork_seq or 0):
+        ancestor_id = found.record.forked_from
+        ancestor, head = await host.journal.record(ancestor_id), await host.journal.last(ancestor_id)
+        entry = await _entry(host, ancestor_id, boundary.through_seq)
+        if ancestor is None or head is None or entry is None or entry.digest != last.digest:
+            break
+        found = _Recording(ancestor, head.seq, entry)
+    return found
+
+
+async def _entry(host: SessionHost, run_id: str, seq: int) -> Entry | None:
+    entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=UNREAD_VALUES)
+    return entries[0] if entries and entries[0].seq == seq else None
 
 
 async def _write(
-    host: SessionHost, source: _Source, boundary: Boundary, fork_id: str, request: SessionForkRequest, code_version: str
+    host: SessionHost,
+    source: _Source,
+    recording: _Recording,
+    boundary: Boundary,
+    fork_id: str,
+    request: SessionForkRequest,
+    code_version: str,
 ) -> ForkReceipt:
     at = host.clock.now()
-    (last,) = await host.journal.read(source.record.run_id, after=boundary.through_seq - 1, limit=1)
-    inherited = source.origin
-    receipt = _receipt(source, boundary, last, fork_id, request, code_version)
+    inherited, last, source_id = source.origin, recording.last, recording.record.run_id
+    receipt = _receipt(source, recording, boundary, fork_id, request, code_version)
     terms = ForkTerms(
         fork_id=fork_id,
-        source_id=source.record.run_id,
-        source_head=source.transcript.head,
+        source_id=source_id,
+        source_head=recording.head,
         cut=receipt.cut,
         receipt_id=receipt.receipt_id,
         policies=source.policies,
         intervention=receipt.intervention,
     )
     origin = Origin(inherited.root_run_id, inherited.seed, inherited.started_at, "{}", terms=terms)
-    head = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source.record.run_id)}'
+    head = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source_id)}'
     payload, blob = lay_out(EntryType.RUN_FORKED, head, receipt.to_json())
     type = EntryType.RUN_FORKED.value
     forked = Entry(last.seq + 1, type, at, payload, chain_digest(last.digest, type, at, payload))
@@ -131,13 +209,13 @@ async def _write(
         created_at=at,
         owner=None,
         code_version=code_version,
-        forked_from=source.record.run_id,
+        forked_from=source_id,
         fork_seq=boundary.through_seq,
     )
     await host.journal.fork(
         NewFork(
             run=run,
-            source_id=source.record.run_id,
+            source_id=source_id,
             through_seq=boundary.through_seq,
             prefix_digest=last.digest,
             first=session_created(code_version, origin, at),
@@ -159,25 +237,25 @@ def _open_approvals(transcript: Transcript, through_seq: int) -> list[Wait]:
 
 def _receipt(
     source: _Source,
+    recording: _Recording,
     boundary: Boundary,
-    last: Entry,
     fork_id: str,
     request: SessionForkRequest,
     code_version: str,
 ) -> ForkReceipt:
     snapshot, transcript = boundary.snapshot, source.transcript
     reuse = reuse_of(transcript.calls_through(boundary.through_seq))
-    grade, missing = judge(transcript, boundary, source.step, (source.record.code_version, code_version))
+    grade, missing = judge(transcript, boundary, source.step, (recording.record.code_version, code_version))
     receipt = ForkReceipt(
         run_id=fork_id,
-        source_id=source.record.run_id,
+        source_id=recording.record.run_id,
         root_id=source.origin.root_run_id,
         requested=RequestedCut(at_step=request.at_step, boundary=request.mode.value),
         cut=f"after step {boundary.step}",
         resolved_seq=boundary.through_seq,
-        resolved_entry=last.type,
-        source_head=source.transcript.head,
-        prefix_digest=last.digest.hex(),
+        resolved_entry=recording.last.type,
+        source_head=recording.head,
+        prefix_digest=recording.last.digest.hex(),
         calls_inherited=reuse.calls,
         in_flight=tuple(_in_flight(source, boundary.through_seq)),
         is_restorable=snapshot is not None,
@@ -189,7 +267,7 @@ def _receipt(
         children="fork",
         stale_calls=(),
         stale_count=0,
-        source_code_version=source.record.code_version,
+        source_code_version=recording.record.code_version,
         code_version=code_version,
         saved_cost=reuse.usage.cost,
         saved_seconds=reuse.seconds,

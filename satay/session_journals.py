@@ -25,8 +25,9 @@ from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.origin import Origin, origin_of, session_created
 from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
+from satay.session_wakes import due_wakes
 from satay.snapshots import Snapshot
-from satay.transcripts import SessionStatus, Transcript
+from satay.transcripts import UNREAD_VALUES, SessionStatus, Transcript
 from satay.waiters import Waiters
 
 MAX_CONFLICTS: Final = 100
@@ -71,7 +72,7 @@ class SessionJournal:
         self.origin = opened.origin
         self.is_participant = is_participant
         self.is_lost = False
-        self._lease = opened.lease
+        self.lease = opened.lease
         self.transcript = Transcript(self.run_id)
         with reading(self.run_id):
             self.transcript.read(opened.entries)
@@ -80,12 +81,12 @@ class SessionJournal:
 
     @property
     def run_id(self) -> str:
-        return self._lease.run_id
+        return self.lease.run_id
 
     @property
     def epoch(self) -> int:
         """How often the session changed hands."""
-        return self._lease.epoch
+        return self.lease.epoch
 
     async def write(
         self,
@@ -121,7 +122,7 @@ class SessionJournal:
         """Write; None where somebody else was first."""
         last = self.transcript.last
         assert last is not None, "a session has at least its creation"
-        recorder = Recorder(self._lease, self.host.clock, last)
+        recorder = Recorder(self.lease, self.host.clock, last)
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
         append = recorder.turn(status, wake_at)
         append.taken = taken
@@ -138,27 +139,32 @@ class SessionJournal:
         return entries
 
     async def refresh(self) -> None:
-        """Read what others who take part in the session have written. Raises `SessionLostError`."""
+        """Read what others wrote. Raises `SessionLostError` where the session was taken over, or was left."""
         async with self._turn:
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Read what was written since. Raises `SessionLostError` where the session was taken over, or has ended."""
+        """Read what was written since. Raises `SessionLostError` where the session was taken over, or was left."""
         record = await self.host.archive.record(self.run_id)
-        entries = await self.host.archive.entries(self.run_id, after=self.transcript.head)
+        entries = await self.host.archive.entries(self.run_id, after=self.transcript.head, without_values=UNREAD_VALUES)
         with reading(self.run_id):
             self.transcript.read(entries)
-        if record.epoch != self._lease.epoch or record.status.is_terminal:
+        was_left = record.status.is_terminal or (self.is_participant and record.status == RunStatus.WAITING)
+        if record.epoch != self.lease.epoch or was_left:
             self.is_lost = True
             raise self.lost(record)
         self._is_behind = False
 
     def lost(self, record: RunRecord | None = None) -> SessionLostError:
-        """The error of a session that another process has."""
-        owner = "" if record is None or record.owner is None else f", by the owner {record.owner!r}"
+        """The error of a session that this process has no more."""
+        if record is not None and record.epoch == self.lease.epoch:
+            what = f"was left by whoever had it open: it is {record.status}"
+        else:
+            owner = "" if record is None or record.owner is None else f", by the owner {record.owner!r}"
+            what = f"was taken over{owner}"
         return SessionLostError(
-            f"session {self.run_id!r} was taken over{owner}: this process writes nothing more to it. What it wrote "
-            "before is kept; fork the session, or open it again when the other has left it",
+            f"session {self.run_id!r} {what}; this process writes nothing more to it. What it wrote before is kept; "
+            "fork the session, or open it again when nobody has it open",
             run_id=self.run_id,
         )
 
@@ -205,31 +211,34 @@ async def open_session(host: SessionHost, run_id: str, *, reopens: bool) -> Sess
     if claim is None:
         raise _held(run_id, "by another process, which was first")
     try:
-        entries = await host.archive.entries(run_id)
-        with reading(run_id):
-            origin = origin_of(run_id, entries, {})
-        journal = SessionJournal(host, Opened(claim.lease, entries, origin))
-        await journal.write(lambda: [_opening(journal.transcript)])
-    except BaseException:
+        journal = SessionJournal(host, await _read(host, claim.lease))
+        await journal.write(lambda: _opening(journal.transcript, host.clock.now()))
+    except Exception:
         await host.journal.release(claim.lease, claim.before)
         raise
     return journal
 
 
-def _opening(transcript: Transcript) -> Draft:
+async def _read(host: SessionHost, lease: Lease) -> Opened:
+    entries = await host.archive.entries(lease.run_id, without_values=UNREAD_VALUES)
+    with reading(lease.run_id):
+        return Opened(lease, entries, origin_of(lease.run_id, entries, {}))
+
+
+def _opening(transcript: Transcript, now: int) -> list[Draft]:
+    """What opening a session writes: that it is open, and the wake-ups whose moment came meanwhile."""
     if transcript.status is SessionStatus.CREATED:
-        return Draft(EntryType.SESSION_STARTED, "")
-    return Draft(EntryType.SESSION_RESUMED, f'"after":"{_AFTER.get(transcript.status, "loss")}"')
+        begun = Draft(EntryType.SESSION_STARTED, "")
+    else:
+        begun = Draft(EntryType.SESSION_RESUMED, f'"after":"{_AFTER.get(transcript.status, "loss")}"')
+    return [begun, *due_wakes(transcript, now)]
 
 
 async def join_session(host: SessionHost, run_id: str, epoch: int) -> SessionJournal:
     """Take part in a session that another process holds. Raises `SessionLostError` where it changed hands since."""
     record = await session_record(host.archive, run_id)
-    entries = await host.archive.entries(run_id)
-    with reading(run_id):
-        opened = Opened(Lease(run_id, record.key, epoch), entries, origin_of(run_id, entries, {}))
-    journal = SessionJournal(host, opened, is_participant=True)
-    if record.epoch != epoch or record.status.is_terminal:
+    journal = SessionJournal(host, await _read(host, Lease(run_id, record.key, epoch)), is_participant=True)
+    if record.epoch != epoch or record.status != RunStatus.RUNNING:
         journal.is_lost = True
         raise journal.lost(record)
     return journal

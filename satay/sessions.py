@@ -4,10 +4,12 @@ A session is a journal like that of a run: with a lease, forks, receipts, polici
 application records a step when it has made one, and its state with it; it calls tools through the ledger.
 """
 
+import asyncio
 import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,7 +29,7 @@ from satay.arguments import (
 )
 from satay.boundaries import BoundaryMode, parse_mode
 from satay.claims import ToolCall
-from satay.clock import to_datetime
+from satay.clock import MICROSECONDS, Alarm, to_datetime, to_microseconds
 from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt, session_of_block
 from satay.declarations import value_codec
 from satay.definitions import Task, source_version, tasks
@@ -61,7 +63,8 @@ from satay.session_journals import (
     open_session,
     session_record,
 )
-from satay.snapshots import StateText, store_state
+from satay.session_wakes import due_wakes, next_wake
+from satay.snapshots import Snapshot, StateText, store_state
 from satay.texts import dump_plain, json_quote, to_plain
 from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
 
@@ -123,11 +126,13 @@ class Session:
         self._ledger: Ledger | None = None
         self._scheduler: Scheduler | None = None
         self._latest: StateText | None = None
+        self._written: tuple[str, str] | None = None
         self._inherited_text: str | None = None
         self._is_open = False
         self._is_left = False
         self._pause_reason: str | None = None
-        self._result: Any = None
+        self._result_text = "null"
+        self._alarm: Alarm | None = None
         self._token: Token[ToolCaller | None] | None = None
         self._attempt_token: Token[Attempt | None] | None = None
 
@@ -191,20 +196,34 @@ class Session:
         scheduler = await current_app().scheduler()
         if self._epoch is None:
             hold(scheduler, self.run_id)
+        opening = asyncio.ensure_future(self._begin(scheduler))
         try:
-            self._journal = await self._open(scheduler)
-            await self._load()
-        except BaseException:
-            if self._epoch is None:
+            await asyncio.shield(opening)
+        except BaseException as error:
+            await asyncio.wait((opening,))
+            if not opening.cancelled() and opening.exception() is None:  # Only the caller was cancelled.
+                await self.__aexit__(type(error), error, None)
+            elif self._epoch is None:
                 scheduler.open_sessions.discard(self.run_id)
             raise
-        self._scheduler = scheduler
-        self._ledger = Ledger(scheduler, self._journal, self._part)
-        self._is_open = True
         self._enclosing = current_attempt.get()
         self._token = session_of_block.set(self)
         self._attempt_token = attempt_of_block.set(self._enclosing)
         return self
+
+    async def _begin(self, scheduler: Scheduler) -> None:
+        """Open the journal, and read what the session goes on with. To its end: a session is not left half opened."""
+        journal = self._journal = await self._open(scheduler)
+        try:
+            await self._load()
+        except BaseException:
+            if self._epoch is None:
+                await scheduler.journal.release(journal.lease)
+            raise
+        self._scheduler = scheduler
+        self._ledger = Ledger(scheduler, journal, self._part)
+        self._is_open = True
+        self._set_alarm(journal, scheduler)
 
     async def _open(self, scheduler: Scheduler) -> SessionJournal:
         if self._epoch is not None:
@@ -222,50 +241,58 @@ class Session:
         """Read the latest state, and the one that a fork was handed."""
         journal = self._entered()
         transcript = journal.transcript
-        snapshot = transcript.latest_snapshot
-        if snapshot is not None:
-            self._latest = StateText(snapshot, await journal.state_text(snapshot), None)
         text = await journal.host.archive.receipt_text(self.run_id)
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
-        if self._receipt is not None and self._inherited_text is None:
-            self._inherited_text = await _handed_state(journal, transcript, self._receipt)
+        snapshot = transcript.latest_snapshot
+        if snapshot is not None:
+            self._latest = StateText(snapshot, await journal.state_text(snapshot))
+        handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
+        if self._latest is not None and handed is self._latest.snapshot:
+            self._inherited_text = self._latest.text
+        elif handed is not None:
+            self._inherited_text = await journal.state_text(handed)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._token is not None and self._attempt_token is not None:
-            attempt_of_block.reset(self._attempt_token)
-            session_of_block.reset(self._token)
+            with suppress(ValueError):  # It is left in another context than it was entered in.
+                attempt_of_block.reset(self._attempt_token)
+                session_of_block.reset(self._token)
         journal, scheduler = self._entered(), self._scheduler
         assert scheduler is not None, "the session was entered"
         self._is_open, self._is_left = False, True
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._epoch is not None:
             return
-        scheduler.open_sessions.discard(self.run_id)
         try:
-            await self._leave(journal, error)
+            await self._leave(journal, scheduler, error)
         except (JournalError, SessionLostError) as failure:
             if error is None:
                 raise
-            error.add_note(f"The end of session {self.run_id!r} could not be recorded: {message_of(failure)}")
+            if failure is not error:
+                error.add_note(f"The end of session {self.run_id!r} could not be recorded: {message_of(failure)}")
+        finally:
+            scheduler.open_sessions.discard(self.run_id)
 
-    async def _leave(self, journal: SessionJournal, error: BaseException | None) -> None:
+    async def _leave(self, journal: SessionJournal, scheduler: Scheduler, error: BaseException | None) -> None:
         if journal.is_lost:
-            if error is None:
-                raise journal.lost()
-            return
+            if isinstance(error, SessionLostError):
+                return
+            raise journal.lost()
         if error is None and self._pause_reason is None:
-            text = _OPAQUE.encode(self._result, f"the result of session {self.run_id!r}")
-            draft, status = Draft(EntryType.SESSION_COMPLETED, "", text), RunStatus.COMPLETED
+            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
         elif error is None or isinstance(error, ApprovalPendingError) or not isinstance(error, Exception):
             reason = type(error).__name__ if self._pause_reason is None else self._pause_reason
             draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
         else:
             draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
-        wakes = [wake.due for wake in journal.transcript.wake_ups.values()]
-        wake_at = min(wakes, default=None) if status is RunStatus.WAITING else None
+        wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
         await journal.write(lambda: [draft], status=status, wake_at=wake_at)
+        if wake_at is not None:
+            scheduler.sleep_until(wake_at)
 
     def _entered(self) -> SessionJournal:
         if self._journal is None:
@@ -298,10 +325,16 @@ class Session:
 
     @property
     def state(self) -> Any:
-        """The latest recorded state, a copy of it; None where none was recorded. Raises `UsageError` before it is
-        entered."""
-        self._entered()
-        return None if self._latest is None else _decoded(self._latest.text, self.run_id)
+        """The latest state that this object has recorded, or found recorded when it was entered; a copy of it.
+
+        None where there is none, and in a fork that was handed none, until it has recorded its own. What others who
+        take part have recorded since, `state_at` tells. Raises `UsageError` before the session is entered.
+        """
+        transcript = self._entered().transcript
+        latest = self._note_written(transcript)
+        if latest is None or (self._inherited_text is None and transcript.is_inherited(latest.snapshot.seq)):
+            return None
+        return _decoded(latest.text, self.run_id)
 
     @property
     def receipt(self) -> ForkReceipt | None:
@@ -315,8 +348,8 @@ class Session:
 
     @property
     def intervention(self) -> Any:
-        """What the fork was given as `intervention`; None for a session that is no fork."""
-        return None if self._receipt is None else self._receipt.intervention
+        """What the fork was given as `intervention`, a copy of it; None for a session that is no fork."""
+        return None if self._receipt is None else self._receipt.stored().intervention
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -330,29 +363,31 @@ class Session:
         if problem:
             raise InvalidValueError(f"step name {shown(name)} cannot be used; {problem}")
         journal = self._open_journal()
+        transcript, state_fn = journal.transcript, self._state_fn
         where = f"step {name!r} of session {self.run_id!r}"
-        given = _OPAQUE.encode(input, f"the input of {where}")
-        content = f'{{"input":{given},"output":{_OPAQUE.encode(output, f"the output of {where}")}}}'
-        stored: list[tuple[str, Any]] = []
+        quoted, content = json_quote(name), _content(input, output, where)
 
         def decide() -> list[Draft]:
-            number = journal.transcript.last_step + 1
-            drafts = [Draft(EntryType.STEP_RECORDED, f'"step":{number},"name":{json_quote(name)}', content)]
-            stored.clear()
-            if self._state_fn is not None and number % self._state_interval == 0:
-                text = self._state_text(self._state_fn, where)
-                kept = store_state(number, text, self._latest, journal.transcript.contents)
-                stored.append((text, kept.plain))
+            number = transcript.last_step + 1
+            drafts = [Draft(EntryType.STEP_RECORDED, f'"step":{number},"name":{quoted}', content)]
+            if state_fn is not None and number % self._state_interval == 0:
+                text = self._state_text(state_fn, where)
+                latest = self._note_written(transcript)
+                kept = store_state(number, text, transcript.latest_snapshot, latest, transcript.contents)
+                self._written = kept.sha256, text
                 drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
             return drafts
 
-        entries = await journal.write(decide)
-        mark = journal.transcript.steps[-1]
-        if stored:
-            snapshot = journal.transcript.latest_snapshot
-            assert snapshot is not None, "a state was stored"
-            self._latest = StateText(snapshot, *stored[0])
-        return Step(mark.number, name, input, output, to_datetime(entries[0].at), mark.seq, False)
+        first, *_ = await journal.write(decide)
+        number = transcript.last_step
+        return Step(number, name, input, output, to_datetime(first.at), first.seq, False)
+
+    def _note_written(self, transcript: Transcript) -> StateText | None:
+        """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
+        snapshot = transcript.latest_snapshot
+        if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
+            self._latest, self._written = StateText(snapshot, self._written[1]), None
+        return self._latest
 
     def _state_text(self, state_fn: Callable[[], Any], where: str) -> str:
         try:
@@ -376,7 +411,9 @@ class Session:
         """All steps, the inherited ones too, in order. Raises `UsageError` before the session is entered."""
         journal = self._entered()
         marks = list(journal.transcript.steps)
-        texts = await journal.host.archive.texts(self.run_id, [mark.seq for mark in marks]) if marks else []
+        texts = await journal.host.archive.texts(
+            self.run_id, [mark.seq for mark in marks], without_values=(EntryType.STATE_RECORDED,)
+        )
         return [_step(journal.transcript, mark, text) for mark, text in zip(marks, texts, strict=True)]
 
     async def state_at(self, step: int) -> Any:
@@ -390,6 +427,47 @@ class Session:
         snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
         assert snapshot is not None, "an exact boundary has a state"
         return _decoded(await journal.state_text(snapshot), self.run_id)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    async def wake_at(self, when: datetime | timedelta | float, note: str | None = None) -> datetime:
+        """Have an entry appended to the session at a moment: an aware datetime, or a time from now, in seconds.
+
+        `TimerCreated` is recorded now, with the note; `TimerFired`, which names its entry, at that moment: by the
+        session while it is open; by the app that paused it, or any app that recovers, while it is paused; else when it
+        is opened next. A session that completes or crashes is woken no more until it is opened. Returns the moment.
+
+        Raises `InvalidValueError` for what is no moment and a note that is no text, `SessionLostError` as `step` does.
+        """
+        if note is not None and not isinstance(note, str):
+            raise InvalidValueError(f"note of wake_at() is {shown(note)}; it must be a text")
+        journal, scheduler = self._open_journal(), self._scheduler
+        assert scheduler is not None, "the session was entered"
+        due = _moment(when, scheduler.clock.now())
+        transcript = journal.transcript
+
+        def decide() -> list[Draft]:
+            noted = "" if note is None else f',"note":{json_quote(note)}'
+            return [
+                Draft(EntryType.TIMER_CREATED, f'"timer":"wake","ordinal":{transcript.wakes_asked},"due":{due}{noted}')
+            ]
+
+        await journal.write(decide)
+        self._set_alarm(journal, scheduler)
+        return to_datetime(due)
+
+    def _set_alarm(self, journal: SessionJournal, scheduler: Scheduler) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        due = next_wake(journal.transcript)
+        if due is not None and self._is_open:
+            self._alarm = scheduler.clock.call_at(due, lambda: scheduler.spawn(self._wake(journal, scheduler)))
+
+    async def _wake(self, journal: SessionJournal, scheduler: Scheduler) -> None:
+        now = scheduler.clock.now()
+        with suppress(SessionLostError):  # The next write of the session says so.
+            await journal.write(lambda: due_wakes(journal.transcript, now) if self._is_open else [])
+            self._set_alarm(journal, scheduler)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -577,10 +655,12 @@ class Session:
         Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
         id that is taken, `InvalidValueError`; then nothing is written.
         """
-        scheduler = self._scheduler or await current_app().scheduler()
+        scheduler = await current_app().scheduler() if self._scheduler is None else self._scheduler
         request = _request(at_step, boundary, intervention, tool_policies, reason)
         interval = self._state_interval if state_interval is None else state_interval
-        return await self._fork(scheduler, self.run_id, name, request, state_fn or self._state_fn, interval)
+        chosen = self._state_fn if state_fn is None else state_fn
+        live = self._journal if self._is_open else None
+        return await self._fork(scheduler, self.run_id, name, request, chosen, interval, live)
 
     @classmethod
     async def _fork(
@@ -591,11 +671,11 @@ class Session:
         request: SessionForkRequest,
         state_fn: Callable[[], Any] | None,
         state_interval: int,
+        live: SessionJournal | None = None,
     ) -> Self:
         fork_id = scheduler.chance.new_id() if name is None else checked_run_id(name)
         fork = cls(fork_id, state_fn=state_fn, state_interval=state_interval)
-        receipt = await fork_session(scheduler, session_id, fork_id, request, _code_version(state_fn))
-        fork._receipt, fork._reopens = receipt, True
+        fork._receipt = await fork_session(scheduler, session_id, fork_id, request, _code_version(state_fn), live)
         return fork
 
     async def promote(self) -> None:
@@ -617,8 +697,8 @@ class Session:
     def complete(self, result: Any = None) -> None:
         """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded."""
         self._open_journal()
-        _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
-        self._result, self._pause_reason = result, None
+        self._result_text = _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
+        self._pause_reason = None
 
     def carrier(self) -> dict[str, Any]:
         """What another process or a queue needs to take part in this session: plain data, for `Session.join`.
@@ -698,6 +778,16 @@ def _code_version(state_fn: Callable[[], Any] | None) -> str:
     return os.environ.get("SATAY_CODE_VERSION") or source_version(state_fn)
 
 
+def _content(given: Any, made: Any, where: str) -> str:
+    """The text of what a step was given and has made."""
+    try:
+        return _OPAQUE.encode({"input": given, "output": made}, where)
+    except CodecError:  # Say which of the two it is.
+        _OPAQUE.encode(given, f"the input of {where}")
+        _OPAQUE.encode(made, f"the output of {where}")
+        raise
+
+
 def _check_tool(tool: object) -> None:
     problem = name_problem(tool)
     if problem:
@@ -742,6 +832,14 @@ def _checked_fields(fields: Sequence[str], task: Task[..., Any]) -> tuple[str, .
     return tuple(fields)
 
 
+def _moment(when: object, now: int) -> int:
+    if not isinstance(when, datetime):
+        return now + round(checked_duration(when, "when of wake_at()") * MICROSECONDS)
+    if when.utcoffset() is None:
+        raise InvalidValueError(f"when of wake_at() is {shown(when)}, which has no time zone; pass an aware datetime")
+    return to_microseconds(when)
+
+
 def _decoded(text: str, run_id: str) -> Any:
     return _OPAQUE.decode(text, f"a state of session {run_id!r}")
 
@@ -754,9 +852,6 @@ def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
     return Step(mark.number, mark.name, given, made, to_datetime(mark.at), mark.seq, is_inherited)
 
 
-async def _handed_state(journal: SessionJournal, transcript: Transcript, receipt: ForkReceipt) -> str | None:
-    boundary = receipt.boundary
-    if boundary is None or boundary.state_step is None:
-        return None
-    snapshot = next(one for one in transcript.snapshots if one.step == boundary.state_step)
-    return await journal.state_text(snapshot)
+def _handed_state(transcript: Transcript, receipt: ForkReceipt) -> Snapshot | None:
+    step = None if receipt.boundary is None else receipt.boundary.state_step
+    return None if step is None else next(one for one in transcript.snapshots if one.step == step)

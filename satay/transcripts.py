@@ -20,6 +20,9 @@ from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
 MAX_STEP: Final = 2**53
 """The largest number of a step that can be asked for."""
 
+UNREAD_VALUES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
+"""The types of entries of whose values a transcript has no need."""
+
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(
     {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}
@@ -114,11 +117,11 @@ class ApprovalMark:
 
 
 class WakeUp(NamedTuple):
-    """A moment at which the session is to be woken: its entry, its name, and when."""
+    """A moment at which the session is to be woken: its entry, when, and what was noted with it."""
 
     seq: int
-    name: str
     due: int
+    note: str | None
 
 
 class Transcript:
@@ -133,6 +136,7 @@ class Transcript:
         self.ledger: dict[CallId, LedgerCall] = {}
         self.approvals: dict[str, ApprovalMark] = {}
         self.wake_ups: dict[int, WakeUp] = {}
+        self.wakes_asked = 0
         self.openings = 0
         self.fork_seq: int | None = None
         self.fork_step = 0
@@ -218,6 +222,8 @@ class Transcript:
         for entry in entries:
             if self.last is None and entry.type not in CREATION_ENTRIES:
                 raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)
+            if entry.seq != self.head + 1:
+                raise JournalCorruptError(f"entry {self.head + 1} is missing before entry {entry.seq}", seq=entry.seq)
             self._read(entry)
             self.last = entry
 
@@ -251,7 +257,8 @@ class Transcript:
                 mark.answer = entry
         elif type == EntryType.TIMER_CREATED:
             told = facts(entry)
-            self.wake_ups[entry.seq] = WakeUp(entry.seq, told["note"], told["due"])
+            self.wake_ups[entry.seq] = WakeUp(entry.seq, told["due"], told.get("note"))
+            self.wakes_asked += 1
         elif type == EntryType.TIMER_FIRED:
             self.wake_ups.pop(outcome_call(entry), None)
         elif type in _STATUS:
@@ -291,7 +298,8 @@ class Transcript:
         if snapshot.kind is not SnapshotKind.SAME:
             self._by_content.setdefault(snapshot.sha256, snapshot)
         if self.steps and self.steps[-1].number == snapshot.step:
-            self.steps[-1] = self.steps[-1]._replace(last_seq=entry.seq)
+            number, name, seq, _, at = self.steps[-1]
+            self.steps[-1] = StepMark(number, name, seq, entry.seq, at)
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 

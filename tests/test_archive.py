@@ -1,12 +1,12 @@
 """Whole runs, read from the journal."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from satay.archive import Archive, Ending
+from satay.archive import MAX_GAP, Archive, Ending
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, MAX_PAGE, Append, Journal, NewRun
 from satay.model import Entry, EntryType, RunStatus
@@ -135,7 +135,9 @@ class Shelf:
         self.run = [Entry(seq, EntryType.TIMER_FIRED, 0, "{}", GENESIS) for seq in range(1, length + 1)]
         self.pages = 0
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> list[Entry]:
+    async def read(
+        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+    ) -> list[Entry]:
         self.pages += 1
         return self.run[after : after + limit]
 
@@ -147,3 +149,21 @@ def test_a_run_longer_than_a_page_is_read_whole(length: int, pages: int) -> None
 
     assert shelf.run == in_loop(archive.entries("r"))
     assert pages == shelf.pages
+
+
+def test_texts_of_entries_are_read_however_far_they_are_apart(tmp_path: Path) -> None:
+    seqs = [2, 3, 3 + MAX_GAP, 4 + 3 * MAX_GAP, MAX_GAP * 7]
+
+    async def test(journal: Journal) -> None:
+        lease = await journal.create(NewRun("r", "story", 0, "o", "v"), [FIRST])
+        recorder = Recorder(lease, ManualClock(), FIRST)
+        for seq in range(2, MAX_GAP * 8):
+            recorder.record(EntryType.STEP_RECORDED, f'"step":{seq}', LARGE if seq == 3 else str(seq))
+        await journal.append(recorder.turn(None, None))
+
+        assert ["2", LARGE, *map(str, seqs[2:])] == await Archive(journal).texts("r", seqs)
+        assert [] == await Archive(journal).texts("r", [])
+        with pytest.raises(JournalCorruptError, match="lacks entries among 2 to 99999"):
+            await Archive(journal).texts("r", [2, 99_999])
+
+    with_journal(tmp_path, test)

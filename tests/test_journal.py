@@ -1186,6 +1186,32 @@ async def test_entries_are_read_in_pages(journal: Journal) -> None:
     assert [] == await journal.read("r1", limit=0)
 
 
+STEP = '{"step":1,"name":"say \\",\\"content\\":\\"","content":{"input":"x","output":[1,",\\"content\\":"]}}'
+STEP_HEAD = '{"step":1,"name":"say \\",\\"content\\":\\""}'
+
+
+@pytest.mark.parametrize(
+    ("type", "payload", "head"),
+    [
+        (EntryType.STEP_RECORDED, STEP, STEP_HEAD),
+        (EntryType.STATE_RECORDED, '{"step":1,"kind":"full","state":{"a":1}}', '{"step":1,"kind":"full"}'),
+        (EntryType.STATE_RECORDED, '{"step":1,"kind":"same"}', '{"step":1,"kind":"same"}'),
+        (EntryType.STATE_RECORDED, '{"step":1,"state_blob":"00"}', '{"step":1,"state_blob":"00"}'),
+        (EntryType.TASK_COMPLETED, '{"call":1,"result":5}', '{"call":1,"result":5}'),
+        ("Other", '{"call":1,"state":5}', '{"call":1,"state":5}'),
+    ],
+)
+async def test_entries_are_read_without_the_values_that_are_not_wanted(
+    type: str, payload: str, head: str, journal: Journal
+) -> None:
+    entry = Entry(2, type, T0, payload, chain_digest(GENESIS, type, T0, payload))
+    await journal.create(new_run(), [FIRST, entry])
+    unwanted = [EntryType.STEP_RECORDED, EntryType.STATE_RECORDED]
+
+    assert [FIRST, entry._replace(payload=head)] == await journal.read("r1", without_values=unwanted)
+    assert [entry] == await journal.read("r1", after=1, limit=1)
+
+
 async def test_the_last_entry_is_read_alone(journal: Journal) -> None:
     history = [FIRST, *entries(2, 12)]
     await journal.create(new_run(), history)

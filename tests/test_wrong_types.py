@@ -243,7 +243,17 @@ IN_BODY: Final[dict[str, Parameter]] = {
 }
 """What is called in a body."""
 
-VALUES_OF_USERS: Final = {"input", "payload", "value", "workflow_input", "intervention"}
+VALUES_OF_USERS: Final = {
+    "input",
+    "output",
+    "result",
+    "args",
+    "kwargs",
+    "payload",
+    "value",
+    "workflow_input",
+    "intervention",
+}
 """Parameters that take what the user has, which the codec judges by the declared type."""
 
 
@@ -285,7 +295,7 @@ def named_parameters(function: Any) -> list[str]:
 
 
 def test_every_parameter_of_every_public_function_is_listed_here() -> None:
-    listed = {*DEFINING, *ASKING, *IN_BODY}
+    listed = {*DEFINING, *ASKING, *IN_BODY, *IN_SESSION}
     public: dict[str, Any] = {name: getattr(satay, name) for name in satay.__all__}
     functions: dict[str, Any] = {
         name: value for name, value in public.items() if inspect.isfunction(value) and name != "run"
@@ -296,6 +306,11 @@ def test_every_parameter_of_every_public_function_is_listed_here() -> None:
         for name, method in inspect.getmembers(satay.App, inspect.isfunction)
         if not name.startswith("_") and name not in functions and name not in NOT_FOR_USERS
     }
+    functions |= {"Session": satay.Session} | {
+        f"Session.{name}": method
+        for name, method in inspect.getmembers(satay.Session, inspect.isroutine)
+        if not name.startswith("_") and name not in NOT_FOR_USERS_OF_SESSIONS
+    }
     missing = {
         f"{name}.{parameter}"
         for name, function in functions.items()
@@ -304,6 +319,60 @@ def test_every_parameter_of_every_public_function_is_listed_here() -> None:
     } - listed
 
     assert set() == missing
+
+
+IN_SESSION: Final[dict[str, Parameter]] = {
+    "Session.session_id": (lambda v: satay.Session(v), is_text),
+    "Session.state_fn": (lambda v: satay.Session("s", state_fn=v), one_of(is_none, callable)),
+    "Session.state_interval": (lambda v: satay.Session("s", state_interval=v), is_count),
+    "Session.resume.session_id": (lambda v: satay.Session.resume(v), nothing),
+    "Session.resume.fork_at_step": (lambda v: satay.Session.resume("s", fork_at_step=v), one_of(is_none, is_count)),
+    "Session.resume.name": (lambda v: satay.Session.resume("s", fork_at_step=1, name=v), is_none),
+    "Session.resume.boundary": (lambda v: satay.Session.resume("s", fork_at_step=1, boundary=v), nothing),
+    "Session.resume.tool_policies": (lambda v: satay.Session.resume("s", fork_at_step=1, tool_policies=v), is_none),
+    "Session.resume.reason": (
+        lambda v: satay.Session.resume("s", fork_at_step=1, reason=v),
+        one_of(is_none, is_text),
+    ),
+    "Session.resume.state_fn": (
+        lambda v: satay.Session.resume("s", fork_at_step=1, state_fn=v),
+        one_of(is_none, callable),
+    ),
+    "Session.resume.state_interval": (
+        lambda v: satay.Session.resume("s", fork_at_step=1, state_interval=v),
+        is_count,
+    ),
+    "Session.join.carrier": (lambda v: satay.Session.join(v), nothing),
+    "Session.join.state_fn": (lambda v: satay.Session.join(here().carrier(), state_fn=v), one_of(is_none, callable)),
+    "Session.step.name": (lambda v: here().step(v), nothing),
+    "Session.state_at.step": (lambda v: here().state_at(v), nothing),
+    "Session.wake_at.when": (lambda v: here().wake_at(v), is_number),
+    "Session.wake_at.note": (lambda v: here().wake_at(60, note=v), one_of(is_none, is_text)),
+    "Session.fork.at_step": (lambda v: here().fork(at_step=v), one_of(is_none, is_count)),
+    "Session.fork.name": (lambda v: here().fork(at_step=1, name=v), is_none),
+    "Session.fork.boundary": (lambda v: here().fork(at_step=1, boundary=v), nothing),
+    "Session.fork.tool_policies": (lambda v: here().fork(at_step=1, tool_policies=v), is_none),
+    "Session.fork.reason": (lambda v: here().fork(at_step=1, reason=v), one_of(is_none, is_text)),
+    "Session.fork.state_fn": (lambda v: here().fork(at_step=1, state_fn=v), one_of(is_none, callable)),
+    "Session.fork.state_interval": (
+        lambda v: here().fork(at_step=1, state_interval=v),
+        one_of(is_none, is_count),
+    ),
+    "Session.call.tool": (lambda v: here().call(v, plain), nothing),
+    "Session.call.fn": (lambda v: here().call("tool", v), callable),
+    "Session.call.key": (lambda v: here().call("tool", plain, key=v), is_none),
+    "Session.call.effect": (lambda v: here().call("tool", plain, effect=v), is_none),
+    "Session.call.dedup_fields": (lambda v: here().call("tool", plain, dedup_fields=v), is_none),
+    "Session.pause.reason": (lambda v: here().pause(v), is_text),
+}
+"""What is asked of a session that is open and has one step with a state."""
+
+NOT_FOR_USERS_OF_SESSIONS: Final = {"call_task"}
+"""Methods of a session that only satay calls."""
+
+
+def here() -> satay.Session:
+    return satay.current_session()
 
 
 async def outcome(call: Callable[[Any], Any], value: Any) -> str:
@@ -363,3 +432,14 @@ def test_a_wrong_type_is_refused_in_a_body(name: str, tmp_path: Path) -> None:
             return answered, [event.type async for event in app.events("r")]
 
     assert ({}, ["WorkflowCreated", "WorkflowCompleted"]) == in_loop(run())
+
+
+@pytest.mark.parametrize("name", IN_SESSION)
+def test_a_wrong_type_is_refused_where_a_session_is_asked(name: str, tmp_path: Path) -> None:
+    async def run() -> tuple[dict[str, str], bool]:
+        async with open_app(tmp_path) as app, satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("work")
+            before = await contents(app)
+            return await wrongly_answered(IN_SESSION[name]), before == await contents(app)
+
+    assert ({}, True) == in_loop(run())

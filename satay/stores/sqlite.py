@@ -139,8 +139,10 @@ class ReadableSqlite:
     def ids(self, prefix: str, limit: int) -> "asyncio.Future[list[str]]":
         return self._read(reads.ids, prefix, limit)
 
-    def read(self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE) -> "asyncio.Future[list[Entry]]":
-        return self._read(reads.read, run_id, after, limit)
+    def read(
+        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+    ) -> "asyncio.Future[list[Entry]]":
+        return self._read(reads.read, run_id, after, limit, without_values)
 
     def last(self, run_id: str) -> "asyncio.Future[Entry | None]":
         return self._read(reads.last, run_id)

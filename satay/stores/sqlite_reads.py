@@ -3,6 +3,7 @@
 Each is one statement, so it sees one state of the database, or needs no more than what it says.
 """
 
+import functools
 import hashlib
 import sqlite3
 import zlib
@@ -11,7 +12,16 @@ from typing import Final, NamedTuple
 
 from satay.errors import InvalidValueError, JournalCorruptError
 from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
-from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, Message, RunRecord, RunStatus
+from satay.model import (
+    EXPERIMENT_WORKFLOW,
+    SESSION_WORKFLOW,
+    VALUE_FIELD,
+    Entry,
+    EntryType,
+    Message,
+    RunRecord,
+    RunStatus,
+)
 from satay.stores.sqlite_schema import LIVE
 
 NOBODY: Final = 0
@@ -76,13 +86,29 @@ def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
     return [run_id for (run_id,) in connection.execute(sql, {"prefix": prefix, "limit": page(limit)})]
 
 
-def read(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> list[Entry]:
+def read(
+    connection: sqlite3.Connection, run_id: str, after: int, limit: int, without_values: Collection[str] = ()
+) -> list[Entry]:
     rows = connection.execute(
-        "SELECT seq, type, at, payload, digest FROM events "
+        f"SELECT seq, type, at, {_payload_without_values(frozenset(without_values))}, digest FROM events "
         "WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? ORDER BY seq LIMIT ?",
         (run_id, after, page(limit)),
     )
     return list(map(Entry._make, rows))
+
+
+@functools.cache
+def _payload_without_values(types: frozenset[str]) -> str:
+    """The payload; for these types, up to the value: facts are satay's own text, in which its name is not quoted."""
+    cases = []
+    for type, field in VALUE_FIELD.items():
+        if type in types:
+            start = f"""instr(payload, ',"{field}":')"""
+            cases.append(
+                f"WHEN '{EntryType(type).value}' THEN "
+                f"CASE {start} WHEN 0 THEN payload ELSE substr(payload, 1, {start} - 1) || '}}' END"
+            )
+    return f"CASE type {' '.join(cases)} ELSE payload END" if cases else "payload"
 
 
 def last(connection: sqlite3.Connection, run_id: str) -> Entry | None:
