@@ -549,6 +549,8 @@ class Session:
         task = self._claimed_tool(tool, effect)
         checked_key(key, f"key of a claim on tool {tool!r}")
         seconds = checked_duration(ttl, f"ttl of a claim on tool {tool!r}")
+        if not seconds:
+            raise InvalidValueError(f"ttl of a claim on tool {tool!r} is {shown(ttl)}; it must be longer than nothing")
         text = _arguments_text(task, arguments)
         self._check_enclosing(task)
         assert self._ledger is not None, "the session was entered"
@@ -655,7 +657,9 @@ class Session:
         Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
         id that is taken, `InvalidValueError`; then nothing is written.
         """
-        scheduler = await current_app().scheduler() if self._scheduler is None else self._scheduler
+        scheduler = self._scheduler
+        if scheduler is None or self._is_left:  # The app that it was open in may be closed.
+            scheduler = await current_app().scheduler()
         request = _request(at_step, boundary, intervention, tool_policies, reason)
         interval = self._state_interval if state_interval is None else state_interval
         chosen = self._state_fn if state_fn is None else state_fn

@@ -224,7 +224,7 @@ async def test_large_payloads_and_notes_are_kept(tmp_path: Path) -> None:
             await ask(large + "x")
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 async def test_a_wrong_type_is_refused_and_asks_for_nothing(tmp_path: Path, value: Any) -> None:
     async with open_app(tmp_path) as app, satay.Session("s") as session:
         wrong = [session.require_approval(value)]

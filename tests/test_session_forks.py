@@ -123,7 +123,6 @@ def fields_of(session: satay.Session) -> tuple[Any, ...]:
         session.receipt,
         session.inherited_state,
         session.intervention,
-        session.carrier(),
     )
 
 
@@ -805,3 +804,13 @@ async def test_a_source_that_lacks_an_entry_is_said_to_be_damaged(tmp_path: Path
     async with open_app(tmp_path):
         with pytest.raises(satay.errors.JournalCorruptError, match="entry 10 is missing"):
             await satay.Session.resume("s", fork_at_step=5, name="f")
+
+
+async def test_a_session_that_was_left_is_forked_in_whatever_app_is_open_then(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        await session.step("one")
+    async with open_app(tmp_path, seed=1):
+        fork = await session.fork(at_step=1, name="f")
+
+    assert fork.receipt is not None
+    assert "s" == fork.receipt.source_id

@@ -199,7 +199,9 @@ async def test_a_session_is_used_in_its_block_and_once(tmp_path: Path) -> None:
 async def test_a_run_of_a_workflow_is_no_session(opener: Any, tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         await app.start(workflow, run_id="w").result()
-        session = satay.Session("w") if opener is satay.Session else opener({"satay_session": "w", "epoch": 1})
+        session = (
+            satay.Session("w") if opener is satay.Session else opener({"satay_session": "w", "epoch": 1, "part": "1.1"})
+        )
         with pytest.raises(RunConflictError, match="no session"):
             await session.__aenter__()
         with pytest.raises(RunConflictError, match="no session"):
@@ -605,13 +607,14 @@ async def test_a_participant_writes_to_the_same_session(tmp_path: Path) -> None:
 async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_was_left(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         async with satay.Session("s") as session:
-            part = await satay.Session.join(session.carrier()).__aenter__()
+            carrier = session.carrier()
+            part = await satay.Session.join(carrier).__aenter__()
             session.pause()
         with pytest.raises(SessionLostError, match="was left"):
             await part.step("late")
         await part.__aexit__(None, None, None)
         with pytest.raises(SessionLostError, match="was left"):
-            await satay.Session.join({"satay_session": "s", "epoch": 1}).__aenter__()
+            await satay.Session.join(carrier).__aenter__()
 
         assert RunStatus.WAITING is await app.status("s")
 

@@ -16,6 +16,7 @@ STEPS = 1_000
 LONG = 10_000
 REPLAYS = 1_000
 LARGE_STEPS = 300
+FEWEST_LARGE_STEPS = 50
 STATE_BYTES = 2_000
 LARGE_STATE_BYTES = 100_000
 CHANGE_BYTES = 100
@@ -54,10 +55,8 @@ async def measure(bench: Bench) -> list[Figure]:
                 "replay": _replay_seconds(replays),
             },
         )
-    large = [
-        await _disk_bytes(bench.directory / str(round), bench.scale.of(LARGE_STEPS))
-        for round in range(bench.scale.rounds)
-    ]
+    larger = max(FEWEST_LARGE_STEPS, bench.scale.of(LARGE_STEPS))
+    large = [await _disk_bytes(bench.directory / str(number), larger) for number in range(bench.scale.rounds)]
     return [
         Figure(f"{steps:,} steps of a session with a state of 2 KB", REFERENCE, samples["steps"], at_least(0.6)),
         Figure(
