@@ -126,13 +126,15 @@ class RecordedCall:
 class Reading:
     """What one pass over the journal of a run finds: its calls, its own fork and its ending.
 
-    `transcript` is what a session's journal says besides, None for a run of a workflow. `state_text` is the latest
-    state of a session, once somebody has read it.
+    `calls` has each call as it was made last, `made` all of them in order: a session may make one anew. `transcript` is
+    what a session's journal says besides, None for a run of a workflow. `state_text` is the latest state of a session,
+    once somebody has read it.
     """
 
     def __init__(self, history: RunHistory) -> None:
         self.history = history
         self.calls: dict[CallId, RecordedCall] = {}
+        self.made: list[RecordedCall] = []
         self.own_fork: Entry | None = None
         self.end: Entry | None = None
         self.is_cancel_requested = False
@@ -182,6 +184,7 @@ class Reading:
             occurrence = known["key"] if "key" in known else known["ordinal"]
             call = RecordedCall(entry, CallId(kind, known[kind.value], occurrence))
         self.calls[call.identity] = self._by_seq[entry.seq] = call
+        self.made.append(call)
 
     def _finish(self, entry: Entry) -> None:
         match = _ORDINARY_OUTCOME.match(entry.payload)
@@ -307,8 +310,7 @@ class Reading:
         created, last = (entries[0].at, entries[-1].at) if entries else (record.created_at, record.created_at)
         receipt = to_plain(self.text(self.own_fork) or "{}")
         stale = tuple(StaleCall(**call) for call in receipt.get("stale_calls", ()))
-        calls = self.calls.values()
-        own = [use for call in calls for seq, use in call.used if seq > (self.cut or 0)]
+        own = [use for call in self.made for seq, use in call.used if seq > (self.cut or 0)]
         return ComparedRun(
             run_id=record.run_id,
             workflow=record.workflow,
@@ -326,7 +328,7 @@ class Reading:
             continued_as=None if self.end is None else read_head(self.end).get("continued_as"),
             failure=read_failure(self.text(self.end)) if record.status is RunStatus.FAILED else None,
             calls=len(self.calls),
-            usage=_add_up(use for call in calls for use in [*call.spared, *(use for _, use in call.used)]),
+            usage=_add_up(use for call in self.made for use in [*call.spared, *(use for _, use in call.used)]),
             own_usage=_add_up(own),
             seconds=(last - created) / MICROSECONDS,
             reused=self._reused(),

@@ -116,7 +116,7 @@ async def read_trail(archive: Archive, run_id: str) -> DecisionTrail:
     with reading(run_id):
         items = [trail.read(entry) for entry in entries]
         steps = {item.seq: item.step for item in items if item.kind is TrailKind.CALL and item.step is not None}
-        calls = [trail_call(told, call, segments, steps) for call in told.calls.values()]
+        calls = [trail_call(told, call, segments, steps) for call in told.made]
     home = await _home(archive, baseline_of(record))
     return DecisionTrail(
         lineage=tuple([await _ancestor(archive, link) for link in links]),

@@ -329,6 +329,24 @@ async def test_a_refusal_says_in_the_journal_what_refused_it(tmp_path: Path) -> 
         assert fork.receipt.receipt_id == refused.value.receipt_id
 
 
+async def test_the_trail_of_a_fork_has_the_inherited_call_and_the_one_that_was_made_anew(tmp_path: Path) -> None:
+    mailer = Mailer(tmp_path / "outbox")
+    async with open_app(tmp_path / "journal", poll_seconds=NEVER_SECONDS) as app:
+        await record_source(mailer, None)
+        async with await make_fork(app, "block") as fork:
+            for key in KEYS:
+                await fate(fork, mailer, key, None)
+        trail = await satay.decision_trail("fork")
+
+        assert [
+            (f"{TOOL}[match]", "completed", True),
+            (f"{TOOL}[mismatch]", "completed", True),
+            (f"{TOOL}[in flight]", "blocked", False),
+            (f"{TOOL}[mismatch]", "blocked", False),
+            (f"{TOOL}[new]", "blocked", False),
+        ] == [(str(call.identity), str(call.side.state), call.is_inherited) for call in trail.calls]
+
+
 @pytest.mark.parametrize("decision", ["rerun", "fail", "value"])
 async def test_an_external_call_that_was_outstanding_at_the_cut_is_decided_in_the_fork_alone(
     decision: Literal["rerun", "fail", "value"], tmp_path: Path
