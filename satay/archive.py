@@ -110,7 +110,9 @@ class Archive:
             assert base is not None, "what is not whole has a base"
             chain.append(transcript.snapshot_of(base))
         stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
-        texts = await self.texts(transcript.run_id, [one.seq for one in stored])
+        texts = await self.texts(
+            transcript.run_id, [one.seq for one in stored], without_values=(EntryType.STEP_RECORDED,)
+        )
         with reading(transcript.run_id):
             return rebuild_state(texts[0], texts[1:], snapshot.sha256)
 

@@ -248,7 +248,7 @@ async def _overview(archive: Archive, reading: Reading, transcript: Transcript) 
 
 
 async def _session_fork(archive: Archive, transcript: Transcript, fork: RunRecord) -> SessionFork:
-    inherited = sum(mark.last_seq <= (fork.fork_seq or 0) for mark in transcript.steps)
+    inherited = sum(transcript.end_of(mark) <= (fork.fork_seq or 0) for mark in transcript.steps)
     return SessionFork(fork.run_id, inherited, await session_status(archive, fork))
 
 

@@ -237,7 +237,7 @@ async def _shared_step(archive: Archive, one: _Session, other: _Session, before:
         shared = shared_entries(one.entries, other.entries)
     else:
         return None
-    marks = [mark for mark in one.transcript.steps[:before] if mark.last_seq <= shared]
+    marks = [mark for mark in one.transcript.steps[:before] if one.transcript.end_of(mark) <= shared]
     seq = marks[-1].seq if marks else 1
     links = await read_lineage(archive, one.run_id)
     run_id = recorder_of(segments_of(links), seq) if marks else links[0].run_id

@@ -50,7 +50,7 @@ def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boun
 
 def _last_seq(transcript: Transcript, step: int) -> int:
     mark = transcript.step_mark(step)
-    return 1 if mark is None else mark.last_seq
+    return 1 if mark is None else transcript.end_of(mark)
 
 
 def _latest_at(snapshots: Sequence[Snapshot], step: int) -> Snapshot | None:

@@ -81,8 +81,8 @@ def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
     match = _FACTS.match(entry.payload)
     if match is None:
         raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say how it stores a state", seq=entry.seq)
-    kind, base = _KINDS[match[4]], None if match[5] is None else int(match[5])
-    chain = 0
+    step, version, sha256, named, based = match.groups()
+    kind, base, chain = _KINDS[named], None if based is None else int(based), 0
     if kind is not SnapshotKind.FULL:
         beneath = None if base is None else before.get(base)
         if beneath is None:
@@ -91,7 +91,7 @@ def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
                 seq=entry.seq,
             )
         chain = beneath.chain + (1 if kind is SnapshotKind.DELTA else 0)
-    return Snapshot(entry.seq, int(match[1]), int(match[2]), match[3], kind, base, chain)
+    return Snapshot(entry.seq, int(step), int(version), sha256, kind, base, chain)
 
 
 class StoredState(NamedTuple):

@@ -23,6 +23,9 @@ MAX_STEP: Final = 2**53
 UNREAD_VALUES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
 """The types of entries of whose values a transcript has no need."""
 
+_STEP_RECORDED: Final = EntryType.STEP_RECORDED.value
+_STATE_RECORDED: Final = EntryType.STATE_RECORDED.value
+
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(
     {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}
@@ -46,12 +49,11 @@ class SessionStatus(StrEnum):
 
 
 class StepMark(NamedTuple):
-    """A step: its number, its entry, and the last entry that was written with it."""
+    """A step: its number, its name, its entry, and when it was recorded."""
 
     number: int
     name: str
     seq: int
-    last_seq: int
     at: int
 
 
@@ -209,6 +211,10 @@ class Transcript:
         """A step by its number. Steps are numbered from 1 without a gap."""
         return self.steps[number - 1] if 1 <= number <= len(self.steps) else None
 
+    def end_of(self, mark: StepMark) -> int:
+        """The last entry that was written with a step: that of its state, which follows it, or its own."""
+        return mark.seq + 1 if mark.seq + 1 in self._by_seq else mark.seq
+
     def calls_through(self, seq: int) -> list[Entry]:
         """The claims and outcomes of the calls of tools that had an outcome after an entry, in order."""
         ended = [call for call in self._calls.values() if call.outcome is not None and call.outcome.seq <= seq]
@@ -219,21 +225,23 @@ class Transcript:
         """Go on with the entries that follow."""
         entries = list(entries)
         check_understood(entries)
-        for entry in entries:
-            if self.last is None and entry.type not in CREATION_ENTRIES:
-                raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)
-            if entry.seq != self.head + 1:
-                raise JournalCorruptError(f"entry {self.head + 1} is missing before entry {entry.seq}", seq=entry.seq)
-            self._read(entry)
+        if self.last is None and entries and entries[0].type not in CREATION_ENTRIES:
+            raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)
+        for seq, entry in enumerate(entries, self.head + 1):
+            if entry.seq != seq:
+                raise JournalCorruptError(f"entry {seq} is missing before entry {entry.seq}", seq=entry.seq)
+            type = entry.type
+            if type == _STEP_RECORDED:  # Most entries are of these two types.
+                self._read_step(entry)
+            elif type == _STATE_RECORDED:
+                self._read_state(entry)
+            else:
+                self._read(entry)
             self.last = entry
 
     def _read(self, entry: Entry) -> None:
         type = entry.type
-        if type == EntryType.STEP_RECORDED:
-            self._read_step(entry)
-        elif type == EntryType.STATE_RECORDED:
-            self._read_state(entry)
-        elif type == EntryType.TASK_SCHEDULED:
+        if type == EntryType.TASK_SCHEDULED:
             self._read_claim(entry)
         elif type in _OUTCOMES:
             self._read_outcome(entry)
@@ -283,12 +291,12 @@ class Transcript:
         else:
             told = read_head(entry)
             number, name = told["step"], told["name"]
-        if number != self.last_step + 1:
+        if number != len(self.steps) + 1:
             raise JournalCorruptError(
                 f"entry {entry.seq} ({entry.type}) is step {number}, and step {self.last_step} was before it",
                 seq=entry.seq,
             )
-        self.steps.append(StepMark(number, name, entry.seq, entry.seq, entry.at))
+        self.steps.append(StepMark(number, name, entry.seq, entry.at))
         self.status = SessionStatus.STEPPING
 
     def _read_state(self, entry: Entry) -> None:
@@ -297,9 +305,6 @@ class Transcript:
         self._by_seq[entry.seq] = snapshot
         if snapshot.kind is not SnapshotKind.SAME:
             self._by_content.setdefault(snapshot.sha256, snapshot)
-        if self.steps and self.steps[-1].number == snapshot.step:
-            number, name, seq, _, at = self.steps[-1]
-            self.steps[-1] = StepMark(number, name, seq, entry.seq, at)
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def test_a_journal_is_read_in_pieces_as_in_one() -> None:
 def test_a_step_reaches_to_its_state() -> None:
     transcript = transcript_of(CREATED, STARTED, step(1), step(2), state(2), claim(0, 3))
 
-    assert [(1, 3, 3), (2, 4, 5)] == [(mark.number, mark.seq, mark.last_seq) for mark in transcript.steps]
+    assert [(1, 3, 3), (2, 4, 5)] == [(mark.number, mark.seq, transcript.end_of(mark)) for mark in transcript.steps]
 
 
 def test_a_name_that_has_to_be_quoted_is_read() -> None:
