@@ -25,6 +25,7 @@ from satay.errors import (
 )
 from satay.journal import chain_digest
 from satay.model import Entry, RunStatus
+from satay.session_forks import ENTRIES_PER_PAGE
 from satay.snapshots import sha256_of
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app
@@ -754,6 +755,27 @@ async def test_what_cannot_be_is_refused_before_anything_is_made(
             await satay.Session.resume("s", **{"fork_at_step": 5} | options)
 
     assert ["s"] == list(History.of(tmp_path).records)
+
+
+@pytest.mark.slow
+async def test_what_a_long_session_did_late_counts_for_a_fork_at_an_early_step(tmp_path: Path) -> None:
+    steps = ENTRIES_PER_PAGE + 10
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1, state_interval=steps) as session:
+            for _ in range(steps):
+                await session.step("work")
+            await session.call("late.tool", len, "five")
+        with pytest.raises(NoRestorableStateError) as refused:
+            await satay.Session.resume("s", fork_at_step=3)
+        policies = {"late.tool": "block"}
+        fork = await satay.Session.resume("s", fork_at_step=3, boundary="lineage", tool_policies=policies)
+
+        assert (None, steps) == (refused.value.before, refused.value.after)
+        assert fork.receipt is not None
+        assert (policies, len(History.of(tmp_path).entries["s"])) == (
+            fork.receipt.tool_policies,
+            fork.receipt.source_head,
+        )
 
 
 async def test_an_intervention_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
