@@ -4,9 +4,11 @@ A delta is a list of splices `[start, count, inserted]`, in order: at `start`, i
 give way to others. Texts are compared and not what they say, so applying a delta gives the very text back.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from satay.errors import DecodeError
+from satay.texts import json_quote
 
 MAX_SPLICES: Final = 64
 """At most so many splices make up a delta; the last one takes in all that is left."""
@@ -42,6 +44,11 @@ def make_delta(old: str, new: str) -> list[Splice]:
             return [*splices, (here, len(old) - here, new[there:])]
         splices.append((here, met[0] - here, new[there : met[1]]))
         here, there = met
+
+
+def dump_delta(delta: Sequence[Splice]) -> str:
+    """A delta as JSON text."""
+    return f"[{','.join([f'[{start},{count},{json_quote(inserted)}]' for start, count, inserted in delta])}]"
 
 
 def apply_delta(text: str, delta: Any) -> str:
@@ -85,7 +92,9 @@ def _meet_again(old: str, here: int, new: str, there: int) -> tuple[int, int] | 
     put_in = _find(new, there, old, here)
     places = [(taken_out, there), (here, put_in), _meet_behind(old, here, new, there)]
     meetings = [place for place in places if place is not None and min(place) >= 0]
-    return max(meetings, key=lambda place: _common(old, place[0], new, place[1]), default=None)
+    if len(meetings) < 2:
+        return meetings[0] if meetings else None
+    return max(meetings, key=lambda place: _common(old, place[0], new, place[1]))
 
 
 def _meet_behind(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:

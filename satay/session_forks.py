@@ -40,7 +40,13 @@ MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
 
 ENTRIES_PER_PAGE: Final = 2_000
-"""How many entries of a session are read at a time."""
+"""How many entries of a session are read at a time, at most."""
+
+ENTRIES_PER_STEP: Final = 2
+"""So many entries are read for each step that is not there yet: that of the step, and that of its state."""
+
+ENTRIES_AT_LEAST: Final = 64
+"""How many entries of a session are read at a time, at least."""
 
 _OPAQUE: Final = value_codec(Any)
 _INTERVENTION: Final = "the intervention of a fork"
@@ -138,15 +144,18 @@ async def _read_live(live: SessionJournal | None) -> tuple[Origin, Transcript] |
 
 
 async def _read_journal(host: SessionHost, run_id: str, through: int | None) -> tuple[Origin, Transcript]:
+    """Read a session whole, or until a step behind `through` is read."""
     transcript, origin = Transcript(run_id), None
     while True:
-        page = await host.journal.read(
-            run_id, after=transcript.head, limit=ENTRIES_PER_PAGE, without_values=UNREAD_VALUES
-        )
+        limit = ENTRIES_PER_PAGE
+        if through is not None:
+            missing = through - transcript.last_step
+            limit = min(limit, ENTRIES_PER_STEP * missing + ENTRIES_AT_LEAST)
+        page = await host.journal.read(run_id, after=transcript.head, limit=limit, without_values=UNREAD_VALUES)
         with reading(run_id):
             transcript.read(page)
             origin = origin_of(run_id, page, {}) if origin is None else origin
-        if len(page) < ENTRIES_PER_PAGE or (through is not None and transcript.last_step > through):
+        if len(page) < limit or (through is not None and transcript.last_step > through):
             return origin, transcript
 
 

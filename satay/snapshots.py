@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from satay.deltas import apply_delta, make_delta
+from satay.deltas import apply_delta, dump_delta, make_delta
 from satay.errors import DecodeError, JournalCorruptError
 from satay.model import Entry
-from satay.texts import dump_plain, to_plain
+from satay.texts import to_plain
 
 MIN_DELTA_CHARACTERS: Final = 512
 """A state whose text is shorter than this is stored whole."""
@@ -120,7 +120,7 @@ def store_state(
     if same is not None:
         return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
     if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:
-        delta = dump_plain(make_delta(base.text, text))
+        delta = dump_delta(make_delta(base.text, text))
         if len(delta) * DELTA_SHARE <= len(text):
             return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta)
     return StoredState(sha256, f'{head},"kind":"full"', text)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from satay.deltas import MAX_SPLICES, apply_delta, make_delta
+from satay.deltas import MAX_SPLICES, apply_delta, dump_delta, make_delta
 from satay.errors import DecodeError
 from satay.texts import dump_plain, to_plain
 from tests.values import PLAIN
@@ -17,7 +17,7 @@ LINES = [f"{number:04d} what was found there, and why it matters" for number in 
 
 def led(old: str, new: str) -> str:
     """Where the delta leads, once it was written and read."""
-    return apply_delta(old, to_plain(dump_plain(make_delta(old, new))))
+    return apply_delta(old, to_plain(dump_delta(make_delta(old, new))))
 
 
 @given(PLAIN, PLAIN)
@@ -70,7 +70,7 @@ def state(**members: Any) -> str:
     ],
 )
 def test_small_changes_in_several_places_make_a_short_delta(old: str, new: str) -> None:
-    delta = dump_plain(make_delta(old, new))
+    delta = dump_delta(make_delta(old, new))
 
     assert new == led(old, new)
     assert len(delta) < 1000
