@@ -51,6 +51,7 @@ async def measure(bench: Bench) -> list[Figure]:
             {
                 "steps": against(reference.rate, _steps_per_second(steps)),
                 "fork": _fork_seconds(long // 2),
+                "fork by id": _fork_by_id_seconds(long // 2),
                 "resume": _resume_seconds(long),
                 "replay": _replay_seconds(replays),
             },
@@ -63,6 +64,12 @@ async def measure(bench: Bench) -> list[Figure]:
             f"fork a session at step {long // 2:,} of {long:,}",
             "ms",
             [seconds * 1e3 for seconds in samples["fork"]],
+            at_most(60),
+        ),
+        Figure(
+            "the same by its id, in a process that has not read it",
+            "ms",
+            [seconds * 1e3 for seconds in samples["fork by id"]],
             at_most(60),
         ),
         Figure(f"open a session of {long:,} steps", "s", samples["resume"], at_most(0.15)),
@@ -96,7 +103,23 @@ def _steps_per_second(steps: int) -> Measure:
 
 
 def _fork_seconds(step: int) -> Measure:
-    """By id, from a session that is not open."""
+    """From the session itself, while it is open."""
+    numbers = itertools.count()
+
+    async def measure() -> float:
+        async with await satay.Session.resume("long") as session:
+            began = time.perf_counter()
+            fork = await session.fork(at_step=step, name=f"long/live/{next(numbers)}")
+            took = time.perf_counter() - began
+        assert fork.receipt is not None
+        assert fork.receipt.is_restorable
+        return took
+
+    return measure
+
+
+def _fork_by_id_seconds(step: int) -> Measure:
+    """From nothing but the id."""
     numbers = itertools.count()
 
     async def measure() -> float:
