@@ -1,9 +1,10 @@
 """What can be set from outside: arguments first, then environment variables, then defaults."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from satay.arguments import shown
@@ -11,10 +12,16 @@ from satay.errors import InvalidValueError
 from satay.settings import Settings
 
 
-class _Environment(BaseSettings, Settings):
-    """Settings of which each reads `SATAY_<NAME>` where it is not given."""
+class _Variables(BaseSettings):
+    """What a setting reads, where it is not given: `SATAY_<NAME>`."""
 
-    model_config = SettingsConfigDict(env_prefix="SATAY_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="SATAY_", extra="forbid")
+
+
+_hints: Final = get_type_hints(Settings)
+_defined: Final[dict[str, Any]] = {field.name: (_hints[field.name], field.default) for field in fields(Settings)}
+_Environment: Final = create_model("_Environment", __base__=_Variables, **_defined)
+"""The settings as a model, which checks and converts what is given and what the environment says."""
 
 
 def make_settings(url: str | None = None, data_dir: str | Path | None = None, **given: Any) -> Settings:
@@ -24,12 +31,10 @@ def make_settings(url: str | None = None, data_dir: str | Path | None = None, **
     """
     values = {"database_url": url, "data_dir": data_dir} | given
     try:
-        settings = _Environment(**{name: value for name, value in values.items() if value is not None})
+        found = _Environment(**{name: value for name, value in values.items() if value is not None}).model_dump()
     except ValidationError as error:
         problems = "; ".join(
             f"{problem['loc'][0]} is {shown(problem['input'])}: {problem['msg']}" for problem in error.errors()
         )
         raise InvalidValueError(f"the settings of the app cannot be used: {problems}") from None
-    if data_dir is not None and url is None:
-        return settings.model_copy(update={"database_url": None})
-    return settings
+    return Settings(**found | ({"database_url": None} if data_dir is not None and url is None else {}))

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -90,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def _shown_settings(settings: Settings) -> dict[str, str]:
-    data = {name: str(value) for name, value in settings.model_dump().items() if value is not None}
+    data = {name: str(value) for name, value in asdict(settings).items() if value is not None}
     if settings.database_url is not None:
         data["database_url"] = shown_url(settings.database_url)
     return data

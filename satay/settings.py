@@ -1,13 +1,13 @@
 """What an app is opened with."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
 
-
-class Settings(BaseModel):
-    """Settings that an app is opened with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings that an app is opened with, as `make_settings` has checked them.
 
     `database_url`: where the journal is, `sqlite:///path`; without it, the file `satay.db` in `data_dir`.
     `synchronous`: `FULL` survives a power cut, `NORMAL` may lose the last commits in one (never in a crash of the
@@ -15,8 +15,6 @@ class Settings(BaseModel):
     `codec="pickle"` are read. `code_version`: what is recorded as the version of the code, instead of a digest of the
     source file.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     database_url: str | None = None
     data_dir: Path = Path(".satay")

@@ -1,11 +1,11 @@
 """What can be set from outside."""
 
 import os
+from dataclasses import FrozenInstanceError, asdict, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from satay.environment import make_settings
 from satay.errors import InvalidValueError
@@ -27,7 +27,7 @@ def test_without_arguments_and_environment_the_defaults_hold() -> None:
         "nondeterminism": "strict",
         "allow_pickle": False,
         "code_version": None,
-    } == make_settings().model_dump()
+    } == asdict(make_settings())
 
 
 FROM_ENVIRONMENT: dict[str, tuple[str, Any]] = {
@@ -41,7 +41,7 @@ FROM_ENVIRONMENT: dict[str, tuple[str, Any]] = {
 
 
 def test_every_setting_has_a_variable() -> None:
-    assert set(Settings.model_fields) == set(FROM_ENVIRONMENT)
+    assert {field.name for field in fields(Settings)} == set(FROM_ENVIRONMENT)
 
 
 @pytest.mark.parametrize("name", FROM_ENVIRONMENT)
@@ -78,12 +78,12 @@ def test_a_variable_that_names_no_setting_is_left_alone(monkeypatch: pytest.Monk
 
 
 def test_a_setting_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValidationError, match="sychronous"):
-        Settings.model_validate({"sychronous": "FULL"})
+    with pytest.raises(InvalidValueError, match="sychronous"):
+        make_settings(sychronous="FULL")
 
 
 def test_settings_do_not_change() -> None:
     settings = make_settings()
 
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         settings.allow_pickle = True  # type: ignore[misc]  # that is what is tested

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from satay.app import App, app_of_block
 from satay.clock import Chance
 from satay.drive import DriveSettings
+from satay.environment import make_settings
 from satay.errors import UsageError
 from satay.journal import Journal
 from satay.scheduler import SchedulerSettings
@@ -122,9 +123,7 @@ async def open_app(
         if data_dir is None:
             data_dir = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         place = Path(data_dir)
-        settings = Settings.model_validate(
-            {"database_url": None, "data_dir": place, "synchronous": "NORMAL", "nondeterminism": nondeterminism}
-        )
+        settings = make_settings(data_dir=place, synchronous="NORMAL", nondeterminism=nondeterminism)
         scheduling = SchedulerSettings(
             recover=recover,
             lease_seconds=lease_seconds,
