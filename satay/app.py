@@ -455,11 +455,13 @@ class App(Reader):
         scheduler = await self._ready()
         record = await self._last_of(await self._id_of(run))
         check_is_no_session(record.run_id, record.workflow)
-        if record.status.is_terminal:
-            return
-        await ask(record.run_id)
-        if workflows.get(record.workflow) is not None:
-            await scheduler.take_over(record.run_id)
+        asked = None
+        while record.run_id != asked and not record.status.is_terminal:
+            asked = record.run_id
+            await ask(asked)
+            if workflows.get(record.workflow) is not None:
+                await scheduler.take_over(asked)
+            record = await self._last_of(asked)  # It may have gone on as another run before it could be asked.
 
     async def decide(
         self,

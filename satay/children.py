@@ -13,7 +13,7 @@ from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledErro
 from satay.failures import encode_failure
 from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
-from satay.model import EntryType, RunStatus
+from satay.model import EntryType, RunRecord, RunStatus
 from satay.replay import facts, inherited_children, recorded_call
 
 
@@ -113,20 +113,28 @@ class Children:
 
     async def stop(self, parent_id: str, run_id: str) -> None:
         """Ask a child, or the run that goes on in its place, to cancel."""
+        asked = None
+        record = await self._live(run_id)
+        while record is not None and record.parent_id == parent_id and record.run_id != asked:
+            asked = record.run_id
+            await self._host.post(asked, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
+            await self._host.take_over_quietly(asked)
+            record = await self._live(asked)  # It may have gone on as another run before the request was there.
+
+    async def _live(self, run_id: str) -> RunRecord | None:
+        """The run, or the one that goes on in its place; None if that has ended, or there is none."""
         host = self._host
         record = await host.journal.record(run_id)
         while record is not None and record.status.is_terminal:
             continued_as = (await host.archive.ending(record.run_id)).continued_as
             record = None if continued_as is None else await host.journal.record(continued_as)
-        if record is not None and record.parent_id == parent_id:
-            await host.post(record.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
-            await host.take_over_quietly(record.run_id)
+        return record
 
-    async def stop_with_parent(self, drive: Drive, parent_id: str) -> None:
+    async def stop_with_parent(self, run_id: str, parent_id: str) -> None:
         """Ask a run to cancel whose parent ended before the run was there to be asked."""
         parent = await self._host.journal.record(parent_id)
         if parent is not None and parent.status.is_terminal:
-            await self._host.post(drive.run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
+            await self._host.post(run_id, CANCEL_REQUESTED, None, PARENT_ASKS, "null")
 
     def hear(self, drive: Drive, call: ChildCall, message_id: int) -> None:
         """A message says that the child that answers a call has ended."""

@@ -164,6 +164,7 @@ class Drive(Schedule):
         "is_suspended",
         "parent_id",
         "pins",
+        "requests",
     )
 
     def __init__(
@@ -196,6 +197,7 @@ class Drive(Schedule):
         self.before: RunRecord | None = None
         self.ending: Ending | None = None
         self.is_suspended = False
+        self.requests: Sequence[Message] = ()
 
     @property
     def is_ended(self) -> bool:
@@ -742,6 +744,10 @@ class Drive(Schedule):
             self._finish(RunStatus.COMPLETED, text)
 
     def _continue_as_new(self, request: ContinueAsNew) -> None:
+        if self.requests:  # They were there before the body began, and a new run would take them over, and so on.
+            for message in self.requests:
+                self._recorder.take_message(message.id)
+            return self._finish(RunStatus.CANCELLED, None)
         where = f"the input of workflow {self.workflow!r}"
         try:
             text = self.definition.input_codec.encode(request.input_args, {}, where)

@@ -285,6 +285,7 @@ class Scheduler:
         if self._is_closing or drive.is_suspended:
             return
         drive.begin(resumed)
+        self._hand_over(drive, drive.requests)
 
     async def take_over(self, run_id: str) -> Drive | None:
         """Drive a run that nobody drives. The drive, also where it is driven here already; None if it is held or ended.
@@ -328,14 +329,21 @@ class Scheduler:
             with reading(claim.lease.run_id):
                 origin = origin_of(claim.lease.run_id, entries, blobs)
                 drive = Drive(self, claim.lease, definition, origin, entries, blobs)
+            if claim.before.parent_id is not None:
+                await self._children.stop_with_parent(claim.lease.run_id, claim.before.parent_id)
+            if len(entries) == 1:
+                drive.requests = await self._requests_to_end(claim.lease.run_id)
         except BaseException:
             await self.journal.release(claim.lease, claim.before)
             raise
         drive.before = claim.before
         self.adopt(drive, resumed=claim.before.status == RunStatus.RUNNING and len(entries) > 1)
-        if claim.before.parent_id is not None:
-            self.spawn(self._children.stop_with_parent(drive, claim.before.parent_id))
         return drive
+
+    async def _requests_to_end(self, run_id: str) -> list[Message]:
+        """What asks a run to end that has not begun. One that goes on as a new run at once would never look."""
+        messages = await self.journal.messages(run_id)
+        return [message for message in messages if message.type in (CANCEL_REQUESTED, TERMINATION_REQUESTED)]
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""

@@ -373,6 +373,82 @@ def test_a_run_is_cancelled_before_its_body_has_begun(tmp_path: Path) -> None:
     assert EntryType.WORKFLOW_CANCELLED == in_loop(run())[-1]
 
 
+# --- runs that go on as new ones --------------------------------------------------------------------------------------
+
+
+@satay.workflow(name="cancellation.goes_on")
+async def goes_on(waiting: str) -> None:
+    if waiting == "task":
+        await note("again")
+    elif waiting == "timer":
+        await satay.sleep(1.0)
+    satay.continue_as_new(waiting)
+
+
+async def after_three_runs(app: AppUnderTest) -> None:
+    """Return when `r` has gone on as a new run, and that as another, and again."""
+    for run_id in ("r", "r~2", "r~3"):
+        async for _ in app.events(run_id):
+            pass
+
+
+@pytest.mark.parametrize("ask", [satay.RunHandle.cancel, satay.RunHandle.terminate], ids=["cancel", "terminate"])
+@pytest.mark.parametrize("waiting", ["nothing", "task", "timer"])
+def test_an_endless_run_that_never_stops_going_on_as_a_new_one_ends_when_it_is_asked_to(
+    tmp_path: Path, waiting: str, ask: Callable[[satay.RunHandle[None]], Awaitable[None]]
+) -> None:
+    async def run() -> tuple[list[str], list[str]]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(goes_on, waiting, run_id="r")
+            await after_three_runs(app)
+            await ask(handle)
+            with pytest.raises(WorkflowCancelledError):
+                await asyncio.wait_for(handle.result(), 5)
+            await settle(app)
+            return [run.run_id for run in await app.runs()], [str(run.status) for run in await app.runs()]
+
+    ids, statuses = in_loop(run())
+
+    assert [f"r~{len(ids)}", "r"] == [ids[0], ids[-1]]
+    assert ["cancelled"] + ["completed"] * (len(ids) - 1) == statuses
+
+
+def test_a_request_to_a_run_that_another_app_drives_ends_it_however_fast_it_goes_on_as_a_new_one(
+    tmp_path: Path,
+) -> None:
+    async def run() -> str:
+        async with open_app(tmp_path, poll_seconds=0.01) as driver, open_app(tmp_path, poll_seconds=0.01) as asker:
+            handle = await driver.start(goes_on, "nothing", run_id="r")
+            await after_three_runs(driver)
+            await asker.cancel("r")
+            with pytest.raises(WorkflowCancelledError):
+                await asyncio.wait_for(handle.result(), 5)
+            return str((await driver.runs(limit=1))[0].status)
+
+    assert "cancelled" == in_loop(run())
+
+
+def test_an_endless_child_is_cancelled_with_its_parent_however_fast_it_goes_on_as_a_new_one(tmp_path: Path) -> None:
+    @satay.workflow
+    async def parent() -> None:
+        await satay.start_child(goes_on, "nothing").result()
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(parent, run_id="r")
+            while len(await app.runs()) < 4:
+                pass
+            await handle.cancel()
+            with pytest.raises(WorkflowCancelledError):
+                await asyncio.wait_for(handle.result(), 5)
+            await asyncio.wait_for(settle(app), 5)
+            return [str(run.status) for run in await app.runs()]
+
+    statuses = in_loop(run())
+
+    assert ["cancelled", "cancelled"] == [statuses[0], statuses[-1]]
+
+
 # --- what the body can still do ---------------------------------------------------------------------------------------
 
 

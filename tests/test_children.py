@@ -51,6 +51,7 @@ class Records:
         self.taken: list[int] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.go_on_when_asked = False
 
     def add(self, run_id: str, last: Entry | None = None, status: RunStatus = RunStatus.RUNNING, **row: Any) -> None:
         made = RunRecord(1, run_id, "story", status, 0, 0, None, None, 1, "r", None, None, None, "v")
@@ -125,6 +126,10 @@ class Nursery:
 
     async def post(self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str) -> bool:
         self.posted.append((run_id, type, event_id))
+        if self.records.go_on_when_asked:
+            self.records.go_on_when_asked = False
+            self.records.go_on(str(run_id), f"{run_id}~2")
+            self.records.add(f"{run_id}~2")
         return True
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -474,6 +479,17 @@ def test_the_run_that_goes_on_in_place_of_a_child_is_asked() -> None:
     assert [f"{CHILD}~3"] == taken_over
 
 
+def test_a_child_that_goes_on_as_another_run_before_the_request_is_there_is_asked_again() -> None:
+    def end_when_asked(records: Records) -> None:
+        records.add(CHILD)
+        records.go_on_when_asked = True
+
+    asked, taken_over = stopping(end_when_asked)
+
+    assert [(CHILD, CANCEL_REQUESTED, PARENT_ASKS), (f"{CHILD}~2", CANCEL_REQUESTED, PARENT_ASKS)] == asked
+    assert [CHILD, f"{CHILD}~2"] == taken_over
+
+
 def prepare_nothing(records: Records) -> None: ...
 
 
@@ -494,10 +510,8 @@ def test_nobody_is_asked_where_there_is_no_child_that_goes_on(prepare: Callable[
 def test_a_run_whose_parent_has_ended_is_asked_to_cancel_and_another_is_not(status: RunStatus) -> None:
     async def test(nursery: Nursery) -> None:
         nursery.records.add("parent", status=status)
-        drive = await nursery.drive_parent()
-        await nursery.settle()
-        await nursery.children.stop_with_parent(drive, "parent")
-        await nursery.children.stop_with_parent(drive, "nobody")
+        await nursery.children.stop_with_parent("r", "parent")
+        await nursery.children.stop_with_parent("r", "nobody")
 
         expected = [("r", CANCEL_REQUESTED, PARENT_ASKS)] if status.is_terminal else []
         assert expected == nursery.posted
