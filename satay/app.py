@@ -420,6 +420,8 @@ class App(Reader):
         """The run that takes the events to a run: itself, or what goes on in its place. None if it took this one."""
         archive = (await self._ready()).archive
         check_is_no_session(run_id, (await archive.record(run_id)).workflow)
+        if event_id is None:  # Else each of the runs may be the one that took it.
+            run_id = (await archive.latest(run_id)).run_id
         while (record := await archive.record(run_id)).status.is_terminal:
             if event_id is not None and await self._has_taken(run_id, event_id):
                 return None
@@ -595,5 +597,5 @@ class App(Reader):
             ending = await scheduler.ending(run_id, drive=drive)
             if ending.continued_as is None:
                 break
-            run_id = ending.continued_as
+            run_id = (await scheduler.archive.latest(ending.continued_as)).run_id
         return await self._value_of(run_id, ending, codec)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
-from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus
+from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.replay import blob_reference, facts, reading, value_text
 from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
 from satay.transcripts import Transcript
@@ -46,12 +46,26 @@ class Archive:
 
     async def latest(self, run_id: str) -> RunRecord:
         """The row of a run, or of the one that goes on in its place. Raises `RunNotFoundError`."""
-        while (record := await self.record(run_id)).status == RunStatus.COMPLETED:
-            continued_as = (await self.ending(run_id)).continued_as
+        record = await self.record(run_id)
+        while record.status == RunStatus.COMPLETED:
+            continued_as = (await self.ending(record.run_id)).continued_as
             if continued_as is None:
                 break
-            run_id = continued_as
+            record = await self._furthest(continued_as)
         return record
+
+    async def _furthest(self, run_id: str) -> RunRecord:
+        """The last of the runs that went on from this one. They are numbered without a gap, so few are looked at."""
+        found = await self.record(run_id)
+        known, leap = 0, 1
+        while (record := await self.journal.record(continued_run_id(run_id, known + leap))) is not None:
+            found, known, leap = record, known + leap, leap * 2
+        while leap > 1:
+            leap //= 2
+            record = await self.journal.record(continued_run_id(run_id, known + leap))
+            if record is not None:
+                found, known = record, known + leap
+        return found
 
     async def entries(self, run_id: str, after: int = 0, *, without_values: Collection[str] = ()) -> list[Entry]:
         """The journal of a run, from the entry after `after` on; of entries of some types, without their values."""

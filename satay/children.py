@@ -123,12 +123,10 @@ class Children:
 
     async def _live(self, run_id: str) -> RunRecord | None:
         """The run, or the one that goes on in its place; None if that has ended, or there is none."""
-        host = self._host
-        record = await host.journal.record(run_id)
-        while record is not None and record.status.is_terminal:
-            continued_as = (await host.archive.ending(record.run_id)).continued_as
-            record = None if continued_as is None else await host.journal.record(continued_as)
-        return record
+        if await self._host.journal.record(run_id) is None:
+            return None
+        latest = await self._host.archive.latest(run_id)
+        return None if latest.status.is_terminal else latest
 
     async def stop_with_parent(self, run_id: str, parent_id: str) -> None:
         """Ask a run to cancel whose parent ended before the run was there to be asked."""

@@ -280,11 +280,8 @@ class Forks:
                 continue
             child_id = before[seq].run_id if seq in before else facts(entry)["run_id"]
             record = await self._host.journal.record(child_id)
-            while record is not None and record.status == RunStatus.COMPLETED:
-                continued_as = (await self._host.archive.ending(record.run_id)).continued_as
-                if continued_as is None:
-                    break
-                record = await self._host.journal.record(continued_as)
+            if record is not None:
+                record = await self._host.archive.latest(child_id)
             if record is None or record.status == RunStatus.CANCELLED:
                 state = "is not in this journal" if record is None else "was cancelled with its parent"
                 raise refusal(

@@ -248,12 +248,12 @@ def child_run_id(parent_id: str, workflow: str, occurrence: int | str) -> str:
     return "child-" + hashlib.sha256(readable.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def continued_run_id(run_id: str) -> str:
-    """The id of the run that goes on where this one ended: `nightly`, `nightly~2`, `nightly~3`."""
+def continued_run_id(run_id: str, steps: int = 1) -> str:
+    """The id of the run that goes on where this one ended, or some steps later: `nightly`, `nightly~2`, `nightly~3`."""
     stem, tilde, number = run_id.rpartition("~")
     if not tilde or not number.isdigit():
         stem, number = run_id, "1"
-    readable = f"{stem}~{int(number) + 1}"
+    readable = f"{stem}~{int(number) + steps}"
     if RUN_ID_PATTERN.fullmatch(readable):
         return readable
-    return f"run-{hashlib.sha256(stem.encode()).hexdigest()[:32]}~{int(number) + 1}"
+    return f"run-{hashlib.sha256(stem.encode()).hexdigest()[:32]}~{int(number) + steps}"

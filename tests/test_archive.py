@@ -9,7 +9,7 @@ import pytest
 from satay.archive import MAX_GAP, Archive, Ending
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, MAX_PAGE, Append, Journal, NewRun
-from satay.model import Entry, EntryType, RunStatus
+from satay.model import Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.recorder import Recorder
 from satay.stores.sqlite import open_sqlite
 from satay.testing import ManualClock
@@ -84,6 +84,48 @@ def test_the_run_that_goes_on_in_place_of_another_is_told(tmp_path: Path) -> Non
         assert Ending(RunStatus.COMPLETED, None, "r~2") == await Archive(journal).ending("r")
 
     with_journal(tmp_path, test)
+
+
+class Chain:
+    """A journal of runs each of which went on as the next one, but for the last. It counts what it is asked."""
+
+    def __init__(self, run_id: str, length: int, last: RunStatus) -> None:
+        self._rows: dict[str, RunRecord] = {}
+        for number in range(1, length + 1):
+            status = last if number == length else RunStatus.COMPLETED
+            self._rows[run_id] = RunRecord(
+                number, run_id, "s", status, 0, 0, None, None, 1, None, None, None, None, "v"
+            )
+            run_id = continued_run_id(run_id)
+        self.last_id = list(self._rows)[-1]
+        self.reads = 0
+
+    async def record(self, run_id: str) -> RunRecord | None:
+        self.reads += 1
+        return self._rows.get(run_id)
+
+    async def last(self, run_id: str) -> Entry:
+        self.reads += 1
+        text = ',"result":null' if run_id == self.last_id else f'"continued_as":"{continued_run_id(run_id)}"'
+        return Entry(2, EntryType.WORKFLOW_COMPLETED, 0, f"{{{text.lstrip(',')}}}", GENESIS)
+
+
+@pytest.mark.parametrize("last", [RunStatus.WAITING, RunStatus.COMPLETED, RunStatus.CANCELLED])
+@pytest.mark.parametrize("run_id", ["r", "r~7", "r" * 197])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 9, 1000])
+def test_the_run_that_goes_on_after_any_number_of_others_is_found_in_few_reads(
+    length: int, run_id: str, last: RunStatus
+) -> None:
+    async def run() -> tuple[RunRecord, int]:
+        chain = Chain(run_id, length, last)
+        latest = await Archive(cast(Journal, chain)).latest(run_id)
+        assert chain.last_id == latest.run_id
+        return latest, chain.reads
+
+    latest, reads = in_loop(run())
+
+    assert last == latest.status
+    assert reads <= 30
 
 
 def test_a_large_result_is_read_from_its_blob(tmp_path: Path) -> None:

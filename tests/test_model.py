@@ -92,3 +92,12 @@ def test_a_grandchild_of_a_long_line_still_has_an_id_that_can_be_used() -> None:
 )
 def test_the_run_that_goes_on_is_counted(run_id: str, next_id: str) -> None:
     assert next_id == continued_run_id(run_id)
+
+
+@pytest.mark.parametrize("run_id", ["r", "r~4", "r" * 196, "r" * 197, "r" * 198, "r" * 200])
+def test_a_run_that_goes_on_later_is_counted_as_if_one_by_one(run_id: str) -> None:
+    one_by_one = run_id
+    for number in range(1, 120):
+        one_by_one = continued_run_id(one_by_one)
+
+        assert one_by_one == continued_run_id(run_id, number)
