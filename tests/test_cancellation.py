@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import satay
-from satay.errors import RunNotFoundError, WorkflowCancelledError
+from satay.errors import RunNotFoundError, SatayError, WorkflowCancelledError
 from satay.model import EntryType
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.driving import entries_of, in_loop, types_of
@@ -424,6 +424,34 @@ def test_a_request_to_a_run_that_another_app_drives_ends_it_however_fast_it_goes
             with pytest.raises(WorkflowCancelledError):
                 await asyncio.wait_for(handle.result(), 5)
             return str((await driver.runs(limit=1))[0].status)
+
+    assert "cancelled" == in_loop(run())
+
+
+@pytest.mark.parametrize("waiting", ["nothing", "task", "timer"])
+@pytest.mark.parametrize("append", range(1, 8))
+def test_a_request_to_an_endless_run_survives_a_crash_anywhere_after_it(
+    tmp_path: Path, append: int, waiting: str
+) -> None:
+    async def run() -> str:
+        faults = Faults()
+        async with open_app(tmp_path, faults=faults) as app:
+            handle = await app.start(goes_on, waiting, run_id="r")
+            await after_three_runs(app)
+            asked = asyncio.ensure_future(handle.cancel())
+            faults.crash_after(append=faults.appends_written + append)
+            ended = asyncio.ensure_future(handle.result())
+            await asyncio.wait([ended, faults.crashed], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.gather(asked, return_exceptions=True)
+            ended.cancel()
+            await asyncio.wait([ended])
+        async with open_app(tmp_path, recover=True) as app:
+            if isinstance(asked.exception(), SatayError):
+                await app.cancel("r")
+            with pytest.raises(WorkflowCancelledError):
+                await asyncio.wait_for(app.handle("r").result(), 5)
+            await settle(app)
+            return str((await app.runs(limit=1))[0].status)
 
     assert "cancelled" == in_loop(run())
 
