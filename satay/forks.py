@@ -648,7 +648,8 @@ def _spent(entries: Sequence[Entry]) -> dict[int, tuple[float, float | None]]:
     """What was recorded of cost and time, by the seq of the call."""
     spent: dict[int, tuple[float, float | None]] = {}
     for entry in entries:
-        if not entry.payload.startswith('{"call":'):
+        # What an entry of its own keeps is told again by the outcome that it leads to.
+        if entry.type == EntryType.OUTCOME_KEPT or not entry.payload.startswith('{"call":'):
             continue
         call = outcome_call(entry)
         cost, seconds = spent.get(call, (0.0, None))

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_run_id, shown
+from satay.clock import MICROSECONDS
 from satay.context import require_schedule, task_context
 from satay.definitions import Task, Workflow, find_workflow, tasks, workflows
 from satay.effects import Effect
@@ -30,10 +31,10 @@ from satay.errors import (
     SatayError,
     UsageError,
 )
+from satay.expenses import spent_cost
 from satay.handles import RunHandle, RunOrId
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunRecord, RunStatus
 from satay.progress import Progress, terminal_progress
-from satay.replay import read_head
 from satay.requests import ForkOptions, parse_options
 from satay.retries import RetryPolicy
 from satay.tables import Column, printable, show_cost, show_seconds, text_table
@@ -105,8 +106,8 @@ class Order:
 class Trial:
     """One fork of a sweep. `run_id` is None for one that the budget did not allow, or that could not be made.
 
-    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no fork, no result or
-    no score.
+    `cost` is what the fork itself recorded, with its children and the runs that went on in its place; `status` is that
+    of the last of them. `seconds` is how long it all took. `error` says why there is no fork, no result or no score.
     """
 
     variant: str
@@ -313,13 +314,11 @@ def _told(error: Exception) -> str:
 
 
 async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: str | None) -> Trial:
-    summary = await app.run(run_id)
-    entries = await app.entries_after(run_id, summary.fork_seq or 0)
-    used = [read_head(entry) for entry in entries if '"usage":' in entry.payload]
-    own = (head for head in used if "kept" not in head and "reused_from" not in head)
-    cost = fsum(use["cost"] for head in own for use in head.get("usage", ()))
-    seconds = (summary.updated_at - summary.created_at).total_seconds()
-    return Trial(variant, repeat, run_id, summary.status, None, cost, seconds, error)
+    archive = (await app.scheduler()).archive
+    first, latest = await archive.record(run_id), await archive.latest(run_id)
+    cost = await spent_cost(archive, run_id)
+    seconds = (latest.updated_at - first.created_at) / MICROSECONDS
+    return Trial(variant, repeat, run_id, latest.status, None, cost, seconds, error)
 
 
 async def _judge_trial(reference: str, run_id: str) -> Score:
