@@ -412,7 +412,8 @@ class Schedule(ABC):
         if self.calls.pop(call.seq, None) is None:
             return
         if call.seq not in self._cancelled:
-            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
+            used = call.used() if isinstance(call, TaskCall) and call.used is not None else ""
+            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}{used}')
             self._close_wait(call)
             self._stops.append(call)
         elif isinstance(call, ChildCall):

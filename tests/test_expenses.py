@@ -1,5 +1,6 @@
 """What a run spent: its own attempts, its children and successors, and nothing that its source had paid for."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import satay
 from satay import Variant
 from satay.expenses import spent_cost
 from satay.model import RunStatus
-from satay.testing import AppUnderTest, ManualClock, open_app
+from satay.testing import AppUnderTest, ManualClock, open_app, pause
 
 pytestmark = pytest.mark.anyio
 
@@ -29,6 +30,12 @@ async def app(tmp_path: Path) -> AsyncIterator[AppUnderTest]:
 async def spend(cost: float) -> str:
     satay.task_context().record_usage(model="fake", cost=cost)
     return f"for {cost}"
+
+
+@satay.task(name="expenses.spend_and_wait")
+async def spend_and_wait(cost: float) -> None:
+    satay.task_context().record_usage(model="fake", cost=cost)
+    await pause(60)
 
 
 @satay.task(name="expenses.fail", retries=1)
@@ -164,3 +171,21 @@ async def test_a_plan_tells_the_cost_of_a_kept_sibling_once(app: AppUnderTest) -
 
     assert [1.0, 1.0, 1.0, 1.0, 0.25] == [call.cost for call in plan.calls]
     assert 4.25 == plan.expected_cost
+
+
+@satay.workflow(name="expenses.race")
+async def race() -> str:
+    try:
+        async with asyncio.timeout(5):
+            await spend_and_wait(2.0)
+    except TimeoutError:
+        pass
+    return await spend(0.5)
+
+
+async def test_what_a_call_had_spent_when_it_was_given_up_is_paid_for(app: AppUnderTest) -> None:
+    await app.start(race, run_id="src").result()
+    comparison = await satay.compare("src", "src")
+
+    assert 2.5 == await cost_of(app, "src")
+    assert [0.0, 2.0, 0.5] == [call.one.usage.cost for call in comparison.calls if call.one is not None]
