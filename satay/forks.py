@@ -19,12 +19,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from satay.answers import recorded_identity
 from satay.archive import Archive
 from satay.clock import MICROSECONDS
+from satay.context import governing_terms
 from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
 from satay.declarations import value_codec
-from satay.definitions import Workflow, find_workflow, tasks
+from satay.definitions import Workflow, declared_effect, find_workflow, tasks
 from satay.differences import find_differences
 from satay.drive import Drive, DriveHost
-from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, ruling_for
+from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, restrict, ruling_for
 from satay.errors import (
     ForkValidationError,
     NondeterminismError,
@@ -222,6 +223,10 @@ class Forks:
         own: dict[str, ToolPolicy] = {}
         if request.tool_policies is not None:
             own = parse_policies(request.tool_policies, {*tasks.names(), *recorded.tasks})
+        policies = {**_inherited_policies(recorded.entries), **own}
+        within = governing_terms()
+        if within is not None:  # A task of a fork makes this one: it lets nothing run that the task may not.
+            policies = restrict(policies, within.policies, declared_effect)
         return _Source(
             record,
             recorded,
@@ -229,7 +234,7 @@ class Forks:
             request,
             text,
             parse_overrides(run_id, list(calls.values()), request.overrides, request.raises),
-            {**_inherited_policies(recorded.entries), **own},
+            policies,
         )
 
     def _resolve_cut(self, source: _Source) -> Cut:
@@ -562,8 +567,7 @@ def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
     """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
     match call.kind:
         case CallKind.TASK:
-            known = tasks.get(call.name)
-            effect = Effect.UNDECLARED if known is None else known.effect
+            effect = declared_effect(call.name)
             policy = ruling_for(source.policies, call.name, effect).policy
             if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
                 return policy.value
