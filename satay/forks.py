@@ -690,13 +690,18 @@ def _changed_approval(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixErr
     )
 
 
+def _sorted(intervention: Any) -> str:
+    """An intervention as text, with its members in order: that does not matter."""
+    return json.dumps(json.loads(_OPAQUE.encode(intervention, "")), sort_keys=True)
+
+
 def _differing(there: ForkReceipt, first: Entry, source: _Source) -> list[str]:
     """What a fork that is there was asked for differently."""
     request = source.request
     pairs: dict[str, tuple[Any, Any]] = {
         "source": (there.source_id, source.run_id),
         "workflow_input": (there.input_overridden, source.input_text is not None),
-        "intervention": (_OPAQUE.encode(there.intervention, ""), _OPAQUE.encode(request.intervention, "")),
+        "intervention": (_sorted(there.intervention), _sorted(request.intervention)),
         "tool_policies": (there.tool_policies, source.policies),
         "overrides": (set(there.overrides), {override.noted() for override in source.overrides}),
         "reason": (there.reason, request.reason),

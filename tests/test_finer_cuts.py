@@ -1267,6 +1267,27 @@ def test_another_request_under_the_same_id_is_a_conflict_that_names_what_differs
     in_loop(check())
 
 
+def test_the_order_of_members_and_where_an_error_was_raised_make_no_other_request(tmp_path: Path) -> None:
+    def raised(message: str) -> ValueError:
+        try:
+            raise ValueError(message)
+        except ValueError as error:
+            return error
+
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        call = ("finer.pick", 0)
+        async with open_app(tmp_path) as app:
+            fork = await app.fork("s", run_id="f", intervention={"a": 1, "b": 2}, raises={call: ValueError("no")})
+            same = await app.fork("s", run_id="f", intervention={"b": 2, "a": 1}, raises={call: raised("no")})
+            with pytest.raises(RunConflictError, match="overrides differs"):
+                await app.fork("s", run_id="f", intervention={"a": 1, "b": 2}, raises={call: raised("never")})
+
+        assert (False, True) == (fork.receipt.replayed, same.receipt.replayed)
+
+    in_loop(check())
+
+
 def test_the_same_fork_asked_for_at_once_is_one_fork(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
