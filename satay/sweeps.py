@@ -61,7 +61,10 @@ Z_95: Final = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a sweep may spend: no trial begins once `cost` was recorded as spent, or `runs` trials were begun."""
+    """What a sweep may spend: no trial begins once `cost` was recorded as spent, or `runs` trials were begun.
+
+    What judges record counts, too.
+    """
 
     cost: float | None = None
     runs: int | None = None
@@ -100,6 +103,14 @@ class Order:
     concurrency: int
     budget: Budget
     judge: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said of one trial, and what it recorded as its own cost."""
+
+    score: Score
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +332,10 @@ async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: 
     return Trial(variant, repeat, run_id, latest.status, None, cost, seconds, error)
 
 
-async def _judge_trial(reference: str, run_id: str) -> Score:
+async def _judge_trial(reference: str, run_id: str) -> Judgement:
     """Have the judge score the result of a fork."""
-    sweep_id = task_context().run_id
+    context = task_context()
+    sweep_id = context.run_id
     app = _app()
     judge = _find_judge(app, sweep_id, reference)
     if judge is None:
@@ -333,17 +345,18 @@ async def _judge_trial(reference: str, run_id: str) -> Score:
         )
     scored: object = judge(await app.handle(run_id).result())
     score: object = await scored if inspect.isawaitable(scored) else scored
+    cost = fsum(use.cost for use in context.usage)
     if score is None or isinstance(score, bool):
-        return score
+        return Judgement(score, cost)
     if not (isinstance(score, float | int) and isfinite(score)):
         raise InvalidValueError(f"the judge scored {shown(score)}; a score is a finite number, a bool, or None")
-    return float(score)
+    return Judgement(float(score), cost)
 
 
 make_trial: Final[Task[[VariantOrder, int, str], Trial]] = tasks.add(
     Task(_make_trial, f"{SWEEP}.trial", Effect.IDEMPOTENT, RetryPolicy(), None, "json")
 )
-judge_trial: Final[Task[[str, str], Score]] = tasks.add(
+judge_trial: Final[Task[[str, str], Judgement]] = tasks.add(
     Task(_judge_trial, f"{SWEEP}.judge", Effect.UNDECLARED, RetryPolicy(), None, "json")
 )
 
@@ -370,7 +383,9 @@ async def _one(
         if order.judge is None or trial.status is not RunStatus.COMPLETED or trial.run_id is None:
             return trial
         try:
-            return replace(trial, score=await judge_trial(order.judge, trial.run_id))
+            judgement = await judge_trial(order.judge, trial.run_id)
+            spent.cost += judgement.cost
+            return replace(trial, score=judgement.score)
         except Exception as error:
             return replace(trial, error=f"could not be scored: {_told(error)}")
 
