@@ -64,6 +64,7 @@ from satay.replay import (
     reading,
     recorded_call,
     value_text,
+    wait_arguments,
 )
 from satay.requests import ForkRequest
 from satay.sources import Prefix, RecordedRun, Sources
@@ -327,6 +328,8 @@ class Forks:
         stale = []
         for entry, issued in sorted(differing):
             recorded = value_text(entry) or blobs.get(blob_reference(entry) or "", "null")
+            if CALL_KIND[entry.type] is CallKind.EVENT and recorded == "null":
+                recorded = wait_arguments(facts(entry)["match"])
             differences, _ = find_differences(to_plain(recorded), to_plain(issued), 1)
             if differences:
                 stale.append(StaleCall(str(recorded_call(entry)), entry.seq, differences[0].path))

@@ -254,6 +254,8 @@ class Schedule(ABC):
             self._watch(call)
         elif call.entry is not None:
             known = facts(call.entry)
+            if self.rehearsal is not None:
+                self.rehearsal.compare_key(call.entry, known["match"], key)
             call.key, call.due = known["match"], known["due"]
             self._open_anew(call)
         if self._waiting is None:
