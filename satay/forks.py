@@ -210,13 +210,13 @@ class Forks:
 
     async def _read(self, record: RunRecord, request: ForkRequest) -> _Source:
         run_id = record.run_id
+        definition = find_workflow(record.workflow, run_id)
         if not record.status.is_terminal and not request.allow_unfinished:
             raise ForkValidationError(
                 f"run {run_id!r} is {record.status}; a fork is made of a run that has ended. Wait for it, cancel "
                 "it, or pass allow_unfinished=True to fork what is committed now",
                 run_id=run_id,
             )
-        definition = find_workflow(record.workflow, run_id)
         given = request.workflow_input
         text = None if given is MISSING else definition.encode_input(given)
         recorded = await self._sources.read(run_id)
