@@ -22,6 +22,7 @@ from satay.arguments import (
 )
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
+from satay.context import governing_terms
 from satay.decisions import find_undecided
 from satay.declarations import value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
@@ -239,8 +240,15 @@ class App(Reader):
         self, workflow: Workflow[..., Any], run_id: str, text: str, start_key: str | None, *, has_own_id: bool
     ) -> str:
         scheduler = await self._ready()
+        terms = governing_terms()
         try:
-            await scheduler.create(workflow, run_id, text, start_key=start_key)
+            await scheduler.create(
+                workflow,
+                run_id,
+                text,
+                start_key=start_key,
+                terms=None if terms is None else terms.for_other_run(),
+            )
         except RunExistsError as there:
             if start_key is None or there.run_id == run_id:
                 await self._check_same(there.run_id, workflow, text)
@@ -320,6 +328,7 @@ class App(Reader):
         `workflow_input` is the input of the fork; without it, the source's. `intervention` is kept and handed to the
         code as it is. `tool_policies` say by task name, or `"*"`, what becomes of calls after the cut: `"auto"`,
         `"replay"`, `"block"` or `"live"`; a task with `effect="external"` is blocked unless they name it or `"*"`.
+        They hold for whatever the fork brings about: its children, its forks, and runs that its tasks start or fork.
         `on_stale` says what happens where inherited calls would have other arguments now: `"keep"`, `"error"`, or
         `"rerun"`, which cuts before the first of them. `children` that are outstanding at the cut are forked too
         (`"fork"`), or answer from the source's own runs (`"share"`). `expected_head` is the last entry that the source

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,8 +12,8 @@ from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Alarm, Clock
 from satay.context import Attempt as Enclosing
 from satay.context import TaskContext, current_attempt
-from satay.definitions import Task
-from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, idempotency_key
+from satay.definitions import Task, declared_effect
+from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, idempotency_key, restrict
 from satay.errors import EncodeError, TaskTimeoutError
 from satay.inputs import InputCodec
 from satay.outcomes import blocked_error, encode_refusal
@@ -52,6 +52,13 @@ class Attempt:
         self.has_returned = False
         self._context: TaskContext | None = None
         self._enclosing: Enclosing | None = None
+
+    @property
+    def terms(self) -> ForkTerms | None:
+        own, outer = self._run.terms, None if self._enclosing is None else self._enclosing.terms
+        if own is None or outer is None:
+            return own or outer
+        return replace(own, policies=restrict(own.policies, outer.policies, declared_effect))
 
     def task_context(self) -> TaskContext:
         if self._context is None:

@@ -1,6 +1,7 @@
 """Durable calls that are outstanding, and the outcomes on their way to them. Records; the drive acts on them."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from satay.codec import ValueCodec
@@ -40,7 +41,8 @@ class Call:
 class TaskCall(Call):
     """A call of a task. `attempt` counts from 1; `is_active` while an attempt runs or is about to.
 
-    `running` is the attempt, while it runs. `issued_text` are the arguments that the code gives today to a call of the
+    `running` is the attempt, while it runs, and `used` tells what it recorded of models used, as members of a payload.
+    `issued_text` are the arguments that the code gives today to a call of the
     history which a fork makes again; `refusal` records why they cannot be encoded.
     """
 
@@ -54,6 +56,7 @@ class TaskCall(Call):
         "refusal",
         "running",
         "task",
+        "used",
     )
 
     kind = CallKind.TASK
@@ -69,6 +72,7 @@ class TaskCall(Call):
         self.issued_text: str | None = None
         self.refusal: str | None = None
         self.running: asyncio.Task[Any] | None = None
+        self.used: Callable[[], str] | None = None
 
 
 class TimerCall(Call):

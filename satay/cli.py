@@ -265,7 +265,8 @@ async def fork(
         handle = await app.fork(source_id, run_id=run_id, **options)
         desk.output.tell(f"fork {handle.run_id}: {receipt_line(handle.receipt)}")
         ending = await _end(app, handle, desk.output)
-    return _show_ending(ending, desk.output, {"receipt": handle.receipt.to_dict()})
+    receipt = handle.receipt
+    return _show_ending(ending, desk.output, {"receipt": receipt.to_dict(), "replayed": receipt.replayed})
 
 
 async def _fork_session(desk: Desk, session_id: str, name: str | None, options: SessionForkOptions) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from satay.arguments import checked_amount, checked_count, shown
+from satay.effects import ForkTerms
 from satay.errors import InvalidValueError, UsageError
 from satay.loop import WorkflowLoop
 
@@ -142,6 +143,11 @@ class TaskContext:
 class Attempt(Protocol):
     """An attempt that is running; it makes its `TaskContext` when that is asked for."""
 
+    @property
+    def terms(self) -> ForkTerms | None:
+        """What forks impose on the attempt, and on the runs that it starts."""
+        ...
+
     def task_context(self) -> TaskContext: ...
 
     def check_policy(self, task: Any) -> None:
@@ -171,6 +177,12 @@ def calling_session() -> ToolCaller | None:
     """The session whose block the code runs in; None outside of one, and in an attempt that was begun in the block."""
     session = session_of_block.get()
     return session if attempt_of_block.get() is current_attempt.get() else None
+
+
+def governing_terms() -> ForkTerms | None:
+    """What forks impose on runs that are started here: those of the attempt that the code runs in, if it is in one."""
+    attempt = current_attempt.get()
+    return None if attempt is None else attempt.terms
 
 
 def task_context() -> TaskContext:

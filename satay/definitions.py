@@ -438,6 +438,12 @@ tasks: Registry[Any] = Registry("task")
 workflows: Registry[Any] = Registry("workflow")
 
 
+def declared_effect(task_name: str) -> Effect:
+    """The effect that a task declares; of one that is not imported, nothing is known."""
+    known = tasks.get(task_name)
+    return Effect.UNDECLARED if known is None else Effect(known.effect)
+
+
 def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
     """The workflow that a run belongs to.
 

@@ -1,7 +1,7 @@
 """What a task does to the world, and what follows from it: after a crash, and under the tool policies of a fork."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -69,7 +69,7 @@ EVERY_TASK: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class ForkTerms:
-    """What a fork imposes on itself, on the children that it starts, and on the runs that go on in its place.
+    """What a fork imposes on itself, on what it and its tasks start, and on the runs that go on in its place.
 
     `source_id` is the run whose recorded outcomes the policy `replay` reads, up to entry `source_head`; None where the
     source has no such run. `cut` says where the fork begins, `receipt_id` which receipt holds the terms.
@@ -82,6 +82,10 @@ class ForkTerms:
     receipt_id: str
     policies: Mapping[str, ToolPolicy]
     intervention: Any = None
+
+    def for_other_run(self) -> "ForkTerms":
+        """The terms of a run that a task starts: there is none like it in the source."""
+        return replace(self, source_id=None, source_head=0)
 
     def for_successor(self) -> "ForkTerms":
         """The terms of the run that goes on in place of this one; what it replays is where its source went on."""
@@ -110,6 +114,27 @@ def ruling_for(policies: Mapping[str, ToolPolicy], task: str, effect: Effect) ->
     if effect is Effect.EXTERNAL:
         return Ruling(ToolPolicy.BLOCK, "a task with effect='external' is blocked unless tool_policies name it or '*'")
     return Ruling(ToolPolicy.AUTO, "no tool policy")
+
+
+_STRICTEST_FIRST: Final = (ToolPolicy.BLOCK, ToolPolicy.REPLAY, ToolPolicy.AUTO, ToolPolicy.LIVE)
+
+
+def restrict(
+    policies: Mapping[str, ToolPolicy], within: Mapping[str, ToolPolicy], effect_of: Callable[[str], Effect]
+) -> dict[str, ToolPolicy]:
+    """The policies of a fork that was made under `within`: for each task the stricter one that holds for it."""
+    restricted = {}
+    for name in sorted({*policies, *within} - {EVERY_TASK}):
+        holding = {ruling_for(each, name, effect_of(name)).policy for each in (policies, within)}
+        restricted[name] = min(holding, key=_STRICTEST_FIRST.index)
+    for_every_task = {each[EVERY_TASK] for each in (policies, within) if EVERY_TASK in each}
+    if for_every_task:
+        strictest = min(for_every_task, key=_STRICTEST_FIRST.index)
+        is_in_both = EVERY_TASK in policies and EVERY_TASK in within
+        # Where one of them leaves it to the effect of a task, so must both, unless the other lets nothing run.
+        if is_in_both or strictest in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+            restricted[EVERY_TASK] = strictest
+    return restricted
 
 
 def parse_policies(given: object, known_tasks: Collection[str]) -> dict[str, ToolPolicy]:

@@ -19,12 +19,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from satay.answers import recorded_identity
 from satay.archive import Archive
 from satay.clock import MICROSECONDS
+from satay.context import governing_terms
 from satay.cuts import Cut, CutRule, RequestedCut, refusal, resolve_cut
 from satay.declarations import value_codec
-from satay.definitions import Workflow, find_workflow, tasks
+from satay.definitions import Workflow, declared_effect, find_workflow, tasks
 from satay.differences import find_differences
 from satay.drive import Drive, DriveHost
-from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, ruling_for
+from satay.effects import Effect, ForkTerms, ToolPolicy, parse_policies, restrict, ruling_for
 from satay.errors import (
     ForkValidationError,
     NondeterminismError,
@@ -63,6 +64,7 @@ from satay.replay import (
     reading,
     recorded_call,
     value_text,
+    wait_arguments,
 )
 from satay.requests import ForkRequest
 from satay.sources import Prefix, RecordedRun, Sources
@@ -208,13 +210,13 @@ class Forks:
 
     async def _read(self, record: RunRecord, request: ForkRequest) -> _Source:
         run_id = record.run_id
+        definition = find_workflow(record.workflow, run_id)
         if not record.status.is_terminal and not request.allow_unfinished:
             raise ForkValidationError(
                 f"run {run_id!r} is {record.status}; a fork is made of a run that has ended. Wait for it, cancel "
                 "it, or pass allow_unfinished=True to fork what is committed now",
                 run_id=run_id,
             )
-        definition = find_workflow(record.workflow, run_id)
         given = request.workflow_input
         text = None if given is MISSING else definition.encode_input(given)
         recorded = await self._sources.read(run_id)
@@ -222,6 +224,10 @@ class Forks:
         own: dict[str, ToolPolicy] = {}
         if request.tool_policies is not None:
             own = parse_policies(request.tool_policies, {*tasks.names(), *recorded.tasks})
+        policies = {**_inherited_policies(recorded.entries), **own}
+        within = governing_terms()
+        if within is not None:  # A task of a fork makes this one: it lets nothing run that the task may not.
+            policies = restrict(policies, within.policies, declared_effect)
         return _Source(
             record,
             recorded,
@@ -229,7 +235,7 @@ class Forks:
             request,
             text,
             parse_overrides(run_id, list(calls.values()), request.overrides, request.raises),
-            {**_inherited_policies(recorded.entries), **own},
+            policies,
         )
 
     def _resolve_cut(self, source: _Source) -> Cut:
@@ -319,6 +325,8 @@ class Forks:
         stale = []
         for entry, issued in sorted(differing):
             recorded = value_text(entry) or blobs.get(blob_reference(entry) or "", "null")
+            if CALL_KIND[entry.type] is CallKind.EVENT and recorded == "null":
+                recorded = wait_arguments(facts(entry)["match"])
             differences, _ = find_differences(to_plain(recorded), to_plain(issued), 1)
             if differences:
                 stale.append(StaleCall(str(recorded_call(entry)), entry.seq, differences[0].path))
@@ -559,8 +567,7 @@ def _action(source: _Source, call: CallId, *, is_again: bool) -> str:
     """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
     match call.kind:
         case CallKind.TASK:
-            known = tasks.get(call.name)
-            effect = Effect.UNDECLARED if known is None else known.effect
+            effect = declared_effect(call.name)
             policy = ruling_for(source.policies, call.name, effect).policy
             if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
                 return policy.value
@@ -645,7 +652,8 @@ def _spent(entries: Sequence[Entry]) -> dict[int, tuple[float, float | None]]:
     """What was recorded of cost and time, by the seq of the call."""
     spent: dict[int, tuple[float, float | None]] = {}
     for entry in entries:
-        if not entry.payload.startswith('{"call":'):
+        # What an entry of its own keeps is told again by the outcome that it leads to.
+        if entry.type == EntryType.OUTCOME_KEPT or not entry.payload.startswith('{"call":'):
             continue
         call = outcome_call(entry)
         cost, seconds = spent.get(call, (0.0, None))
@@ -682,13 +690,18 @@ def _changed_approval(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixErr
     )
 
 
+def _sorted(intervention: Any) -> str:
+    """An intervention as text, with its members in order: that does not matter."""
+    return json.dumps(json.loads(_OPAQUE.encode(intervention, "")), sort_keys=True)
+
+
 def _differing(there: ForkReceipt, first: Entry, source: _Source) -> list[str]:
     """What a fork that is there was asked for differently."""
     request = source.request
     pairs: dict[str, tuple[Any, Any]] = {
         "source": (there.source_id, source.run_id),
         "workflow_input": (there.input_overridden, source.input_text is not None),
-        "intervention": (_OPAQUE.encode(there.intervention, ""), _OPAQUE.encode(request.intervention, "")),
+        "intervention": (_sorted(there.intervention), _sorted(request.intervention)),
         "tool_policies": (there.tool_policies, source.policies),
         "overrides": (set(there.overrides), {override.noted() for override in source.overrides}),
         "reason": (there.reason, request.reason),

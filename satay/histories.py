@@ -42,8 +42,9 @@ from satay.replay import (
     read_head,
     reading,
     value_text,
+    wait_arguments,
 )
-from satay.texts import dump_plain, to_plain
+from satay.texts import to_plain
 from satay.transcripts import StepMark, Transcript
 
 
@@ -281,7 +282,7 @@ class Reading:
         if call.identity.name == APPROVAL:
             input_text, outcome_text = self.text(asked), verdict_text(outcome_text)
         elif call.identity.kind is CallKind.EVENT:
-            input_text = self._match(asked)
+            input_text = wait_arguments(read_head(asked).get("match"))
         else:
             input_text = self.text(asked, call.input_at)
         return CallSide(
@@ -299,10 +300,6 @@ class Reading:
             input_text,
             outcome_text,
         )
-
-    def _match(self, entry: Entry) -> str:
-        """What stands for the arguments of a wait: the key that it waits for."""
-        return dump_plain({"match": read_head(entry).get("match")})
 
     def run(self) -> ComparedRun:
         """The run as it is reported."""

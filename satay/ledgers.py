@@ -283,7 +283,7 @@ class Ledger:
             elif call.task.effect is Effect.EXTERNAL:
                 await self._record(call, EntryType.DECISION_REQUESTED, f',"attempt":{call.attempt}', None)
             else:
-                await self._record(call, EntryType.CALL_CANCELLED, "", None)
+                await self._record(call, EntryType.CALL_CANCELLED, attempt.usage_facts(), None)
 
     async def _pause(self, call: TaskCall, usage: str, error: Exception) -> None:
         """Record a failed attempt, wait, and begin the next one."""

@@ -14,7 +14,7 @@ from satay.definitions import default_name, tasks, workflows
 from satay.failures import encode_failure
 from satay.model import APPROVAL, CallId, CallKind, EntryType
 from satay.receipts import OverriddenCall
-from satay.texts import json_quote
+from satay.texts import dump_plain, json_quote, to_plain
 
 Given = Mapping[tuple[str, int | str], Any]
 """What a caller gives: outcomes by the name of what was called, and its ordinal or key."""
@@ -52,7 +52,10 @@ class Override(NamedTuple):
     def noted(self) -> OverriddenCall:
         """The override as a receipt lists it."""
         kind = "error" if self.is_error else "value"
-        return OverriddenCall(str(self.call), kind, hashlib.sha256(self.text.encode()).hexdigest())
+        text = self.text
+        if self.is_error:  # The traceback says where the caller raised it, which is no part of what is asked for.
+            text = dump_plain({name: part for name, part in to_plain(text).items() if name != "traceback"})
+        return OverriddenCall(str(self.call), kind, hashlib.sha256(text.encode()).hexdigest())
 
 
 def parse_overrides(run_id: str, calls: Sequence[CallId], values: object, errors: object) -> list[Override]:

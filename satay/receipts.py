@@ -46,7 +46,10 @@ class StaleCall:
 
 @dataclass(frozen=True, slots=True)
 class OverriddenCall:
-    """A call whose outcome was given with the fork: `kind` is `value` or `error`, `sha256` that of its text."""
+    """A call whose outcome was given with the fork: `kind` is `value` or `error`.
+
+    `sha256` is that of its text, of an error's without the traceback.
+    """
 
     call: str
     kind: str

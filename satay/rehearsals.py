@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from satay.model import Entry
-from satay.replay import blob_reference, value_text
+from satay.replay import blob_reference, value_text, wait_arguments
 
 
 class Issued(NamedTuple):
@@ -31,6 +31,11 @@ class Rehearsal:
         self.differing: list[Issued] = []
         self.ended = ended
         self.is_plan = is_plan
+
+    def compare_key(self, entry: Entry, recorded: str | None, issued: str | None) -> None:
+        """Compare the key that a wait was recorded with, and the one that the code gives it today."""
+        if recorded != issued:
+            self.differing.append(Issued(entry, wait_arguments(issued)))
 
     def compare(self, entry: Entry, issued: str) -> None:
         """Compare the arguments that a call was recorded with, and those that the code gives it today."""

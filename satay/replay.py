@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from satay.errors import JournalCorruptError, JournalError, NondeterminismError, UnsupportedEntryError
 from satay.failures import message_of
 from satay.model import APPROVAL, VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
+from satay.texts import dump_plain
 
 CALL_KIND: Final[dict[str, CallKind]] = {
     EntryType.TASK_SCHEDULED: CallKind.TASK,
@@ -106,6 +107,11 @@ def blob_reference(entry: Entry) -> str | None:
     start = entry.payload.rfind(mark)
     digest = entry.payload[start + len(mark) : -2]
     return digest if start > 0 and len(digest) == 64 and digest.isalnum() else None
+
+
+def wait_arguments(key: str | None) -> str:
+    """What stands for the arguments of a wait for an event: the key that it waits for."""
+    return dump_plain({"match": key})
 
 
 def outcome_call(entry: Entry) -> int:

@@ -63,6 +63,9 @@ class ForkRequest:
     def to_options(self) -> dict[str, Any]:
         """What `parse_options` makes this request of, without what is at its default."""
         others = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "cut"}
+        for name in ("tool_policies", "overrides"):
+            if isinstance(others[name], Mapping):  # Any mapping is taken; a plain one can be recorded.
+                others[name] = dict(others[name])
         return {
             **self.cut.to_dict(),
             **{name: given for name, given in others.items() if given is not _DEFAULTS[name]},

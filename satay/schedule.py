@@ -254,6 +254,8 @@ class Schedule(ABC):
             self._watch(call)
         elif call.entry is not None:
             known = facts(call.entry)
+            if self.rehearsal is not None:
+                self.rehearsal.compare_key(call.entry, known["match"], key)
             call.key, call.due = known["match"], known["due"]
             self._open_anew(call)
         if self._waiting is None:
@@ -412,7 +414,8 @@ class Schedule(ABC):
         if self.calls.pop(call.seq, None) is None:
             return
         if call.seq not in self._cancelled:
-            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}')
+            used = call.used() if isinstance(call, TaskCall) and call.used is not None else ""
+            self._recorder.record(EntryType.CALL_CANCELLED, f'"call":{call.seq}{used}')
             self._close_wait(call)
             self._stops.append(call)
         elif isinstance(call, ChildCall):

@@ -368,7 +368,7 @@ class Scheduler:
         attempt = Attempt(drive, call)
         on_end = partial(self._attempt_ended, drive, attempt)
         task = self._loop.create_task(self._make(drive, attempt, on_end), name=call.name, context=self._context.copy())
-        call.running = task
+        call.running, call.used = task, attempt.usage_facts
         self._attempts.add(task)
         task.add_done_callback(on_end, context=self._context)
 
@@ -395,7 +395,7 @@ class Scheduler:
     ) -> None:
         call = attempt.call
         self._attempts.discard(task)
-        call.running = None
+        call.running = call.used = None
         if not drive.is_suspended:
             facts = f'"call":{call.seq}{attempt.usage_facts()}'
             drive.arrive(Arrival(EntryType.TASK_COMPLETED, call, facts, outcome[0], outcome[1], True))
@@ -404,7 +404,7 @@ class Scheduler:
         call = attempt.call
         if task.cancelled():
             self._attempts.discard(task)
-            call.running = None
+            call.running = call.used = None
             is_outstanding = drive.calls.get(call.seq) is call and not drive.is_suspended
             if is_outstanding and not self._is_loop_ending:  # Nobody but its own code has cancelled it.
                 drive.attempt_failed(call, asyncio.CancelledError("the task cancelled itself"), attempt.usage_facts())
@@ -414,7 +414,7 @@ class Scheduler:
             self._attempt_succeeded(drive, attempt, task, task.result())
             return
         self._attempts.discard(task)
-        call.running = None
+        call.running = call.used = None
         if drive.is_suspended or isinstance(error, KeyboardInterrupt | SystemExit):
             return
         if isinstance(error, NotHereError):

@@ -283,6 +283,9 @@ def _waiting_for_event(situation: Situation, entry: Entry) -> StateReport:
     known = read_head(entry)
     name, key = known["event"], known.get("match")
     reason = f"it waits for event {name!r}" + ("" if key is None else f" with key {key!r}")
+    if any(message.type == name and message.key == key for message in situation.messages):
+        reason += ", which lies in its inbox, and nobody has taken it yet"
+        return _patient(situation, RunState.WAITING_FOR_EVENT, reason, "nothing to send")
     if known.get("due") is not None:
         reason += f", until {_moment(known['due'])}"
     send = f"satay send {quote(name)} JSON --run {situation.record.run_id}"

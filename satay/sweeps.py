@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
 from satay.arguments import checked_count, checked_run_id, shown
+from satay.clock import MICROSECONDS
 from satay.context import require_schedule, task_context
 from satay.definitions import Task, Workflow, find_workflow, tasks, workflows
 from satay.effects import Effect
@@ -30,10 +31,10 @@ from satay.errors import (
     SatayError,
     UsageError,
 )
+from satay.expenses import spent_cost
 from satay.handles import RunHandle, RunOrId
 from satay.model import MISSING, RUN_ID_PATTERN, EntryType, RunRecord, RunStatus
 from satay.progress import Progress, terminal_progress
-from satay.replay import read_head
 from satay.requests import ForkOptions, parse_options
 from satay.retries import RetryPolicy
 from satay.tables import Column, printable, show_cost, show_seconds, text_table
@@ -60,7 +61,10 @@ Z_95: Final = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a sweep may spend: no trial begins once `cost` was recorded as spent, or `runs` trials were begun."""
+    """What a sweep may spend: no trial begins once `cost` was recorded as spent, or `runs` trials were begun.
+
+    What judges record counts, too.
+    """
 
     cost: float | None = None
     runs: int | None = None
@@ -102,11 +106,19 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge said of one trial, and what it recorded as its own cost."""
+
+    score: Score
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One fork of a sweep. `run_id` is None for one that the budget did not allow, or that could not be made.
 
-    `cost` is what the fork itself recorded, `seconds` how long it took. `error` says why there is no fork, no result or
-    no score.
+    `cost` is what the fork itself recorded, with its children and the runs that went on in its place; `status` is that
+    of the last of them. `seconds` is how long it all took. `error` says why there is no fork, no result or no score.
     """
 
     variant: str
@@ -313,18 +325,17 @@ def _told(error: Exception) -> str:
 
 
 async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: str | None) -> Trial:
-    summary = await app.run(run_id)
-    entries = await app.entries_after(run_id, summary.fork_seq or 0)
-    used = [read_head(entry) for entry in entries if '"usage":' in entry.payload]
-    own = (head for head in used if "kept" not in head and "reused_from" not in head)
-    cost = fsum(use["cost"] for head in own for use in head.get("usage", ()))
-    seconds = (summary.updated_at - summary.created_at).total_seconds()
-    return Trial(variant, repeat, run_id, summary.status, None, cost, seconds, error)
+    archive = (await app.scheduler()).archive
+    first, latest = await archive.record(run_id), await archive.latest(run_id)
+    cost = await spent_cost(archive, run_id)
+    seconds = (latest.updated_at - first.created_at) / MICROSECONDS
+    return Trial(variant, repeat, run_id, latest.status, None, cost, seconds, error)
 
 
-async def _judge_trial(reference: str, run_id: str) -> Score:
+async def _judge_trial(reference: str, run_id: str) -> Judgement:
     """Have the judge score the result of a fork."""
-    sweep_id = task_context().run_id
+    context = task_context()
+    sweep_id = context.run_id
     app = _app()
     judge = _find_judge(app, sweep_id, reference)
     if judge is None:
@@ -334,17 +345,18 @@ async def _judge_trial(reference: str, run_id: str) -> Score:
         )
     scored: object = judge(await app.handle(run_id).result())
     score: object = await scored if inspect.isawaitable(scored) else scored
+    cost = fsum(use.cost for use in context.usage)
     if score is None or isinstance(score, bool):
-        return score
+        return Judgement(score, cost)
     if not (isinstance(score, float | int) and isfinite(score)):
         raise InvalidValueError(f"the judge scored {shown(score)}; a score is a finite number, a bool, or None")
-    return float(score)
+    return Judgement(float(score), cost)
 
 
 make_trial: Final[Task[[VariantOrder, int, str], Trial]] = tasks.add(
     Task(_make_trial, f"{SWEEP}.trial", Effect.IDEMPOTENT, RetryPolicy(), None, "json")
 )
-judge_trial: Final[Task[[str, str], Score]] = tasks.add(
+judge_trial: Final[Task[[str, str], Judgement]] = tasks.add(
     Task(_judge_trial, f"{SWEEP}.judge", Effect.UNDECLARED, RetryPolicy(), None, "json")
 )
 
@@ -371,7 +383,9 @@ async def _one(
         if order.judge is None or trial.status is not RunStatus.COMPLETED or trial.run_id is None:
             return trial
         try:
-            return replace(trial, score=await judge_trial(order.judge, trial.run_id))
+            judgement = await judge_trial(order.judge, trial.run_id)
+            spent.cost += judgement.cost
+            return replace(trial, score=judgement.score)
         except Exception as error:
             return replace(trial, error=f"could not be scored: {_told(error)}")
 

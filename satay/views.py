@@ -4,6 +4,7 @@ Every function takes records and answers what rich prints. Text that comes from 
 control character of it reaches the terminal, and is never read as markup.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -302,9 +303,11 @@ def _told(item: TimelineItem) -> str:
 
 def receipt_line(receipt: ForkReceipt) -> str:
     """What a fork inherited, in a line."""
-    parts = [f"{receipt.cut}: entries 1 to {receipt.resolved_seq}", _count(receipt.calls_inherited, "call")]
-    if receipt.calls_in_flight:
-        parts.append(f"{len(receipt.calls_in_flight)} in flight run again")
+    there = "there already, " if receipt.replayed else ""
+    parts = [f"{there}{receipt.cut}: entries 1 to {receipt.resolved_seq}", _count(receipt.calls_inherited, "call")]
+    if receipt.in_flight:
+        actions = Counter(call.action for call in receipt.in_flight)
+        parts.append("in flight " + ", ".join(f"{count} {action}" for action, count in actions.items()))
     if receipt.input_overridden:
         parts.append("another input")
     saved = f"saved {show_seconds(receipt.saved_seconds)}"

@@ -94,6 +94,43 @@ async def through_a_task(order: Order) -> list[str]:
         return [f"{error.policy}: {error.task}"]
 
 
+@satay.task(name="mailings.start_a_run")
+async def start_a_run(order: Order) -> list[str]:
+    """A task that starts a run of its own, which sends."""
+    return await satay.start(one_letter, order).result()
+
+
+@satay.task(name="mailings.start_in_a_thread")
+def start_in_a_thread(order: Order) -> list[str]:
+    """A task that starts a run in a journal of its own, which sends."""
+    return satay.run(one_letter, order, data_dir=Path(order.outbox).parent / "elsewhere")
+
+
+@satay.task(name="mailings.fork_a_run")
+async def fork_a_run(order: Order) -> list[str]:
+    """A task that forks another run, which sends, and allows all that it can."""
+    fork = await satay.fork("other", fork_point_seq=1, tool_policies={"*": "live", SENDER_NAMES[order.effect]: "auto"})
+    found: list[str] = await fork.result()
+    return found
+
+
+@satay.task(name="mailings.sweep_a_run")
+async def sweep_a_run(order: Order) -> list[str]:
+    """A task that sweeps another run, which sends, and allows all that it can."""
+    variants = {"one": satay.Variant(tool_policies={"*": "live"})}
+    sweep = await satay.sweep("other", fork_point_seq=1, variants=variants)
+    app = satay.functions.current_app()
+    found: list[str] = await app.handle(sweep.best.run_id).result()
+    return found
+
+
+@satay.workflow(name="mailings.through_runs")
+async def through_runs(order: Order) -> list[str]:
+    await draft("dear all")
+    found = await STARTERS[order.shape](order)
+    return list(found)
+
+
 @satay.task(name="mailings.draft")
 async def draft(text: str) -> str:
     return text
@@ -108,6 +145,15 @@ SENDERS: Final[dict[str, Any]] = {
 }
 
 SENDER_NAMES: Final = {effect: sender.name for effect, sender in SENDERS.items()}
+
+
+STARTERS: Final[dict[str, Any]] = {
+    "start": start_a_run,
+    "start in a thread": start_in_a_thread,
+    "fork": fork_a_run,
+    "sweep": sweep_a_run,
+}
+"""The ways in which a task brings about another run."""
 
 
 async def try_to_send(order: Order, letter: str) -> str:

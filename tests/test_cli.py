@@ -438,12 +438,16 @@ def test_a_fork_is_driven_to_its_end_and_prints_its_result(cli: Shell) -> None:
     options = ("--before-task", "shell.write", "--input", '{"topic": "Acme", "style": "sceptical"}', "-m", MODULE)
     forked = cli("fork", "r", *options, "--run-id", "fork")
     again = cli("fork", "r", *options, "--run-id", "fork", "--json")
+    told = cli("fork", "r", *options, "--run-id", "fork")
     other = cli("fork", "r", "--at-entry", "1", "--run-id", "fork", "-m", MODULE)
 
     assert (ExitCode.DONE, '"Acme shrank"\n') == (forked.code, forked.output)
     assert "researching" not in forked.errors
     assert "Acme shrank" == again.data["result"]
     assert "r" == again.data["receipt"]["source_id"]
+    assert again.data["replayed"]
+    assert "fork fork: before the call" in forked.errors
+    assert "fork fork: there already, before the call" in told.errors
     assert (ExitCode.REFUSED, "") == (other.code, other.output)
 
 

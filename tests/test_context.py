@@ -9,6 +9,7 @@ import pytest
 
 import satay
 from satay.context import Attempt, TaskContext, current_attempt, current_schedule, require_schedule, task_context
+from satay.effects import ForkTerms
 from satay.errors import InvalidValueError, UsageError
 from satay.loop import WorkflowLoop
 from satay.testing import open_app
@@ -48,6 +49,10 @@ class Running:
 
     def __init__(self) -> None:
         self.made = 0
+
+    @property
+    def terms(self) -> ForkTerms | None:
+        return None
 
     def task_context(self) -> TaskContext:
         self.made += 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from satay.effects import Effect, idempotency_key, parse_effect
+from satay.effects import Effect, ToolPolicy, idempotency_key, parse_effect, restrict
 from satay.errors import RegistrationError
 from satay.model import CallId, CallKind
 
@@ -58,3 +58,31 @@ def test_a_key_can_be_made_of_any_text() -> None:
 
     assert 64 == len(key)
     assert set(key) <= set("0123456789abcdef")
+
+
+BLOCK, REPLAY, AUTO, LIVE = ToolPolicy.BLOCK, ToolPolicy.REPLAY, ToolPolicy.AUTO, ToolPolicy.LIVE
+
+
+@pytest.mark.parametrize(
+    ("policies", "within", "expected"),
+    [
+        ({}, {}, {}),
+        ({"a": LIVE}, {}, {"a": AUTO}),
+        ({"out": LIVE}, {}, {"out": BLOCK}),
+        ({"a": LIVE}, {"a": REPLAY}, {"a": REPLAY}),
+        ({"a": BLOCK}, {"a": REPLAY}, {"a": BLOCK}),
+        ({"a": LIVE}, {"*": BLOCK}, {"*": BLOCK, "a": BLOCK}),
+        ({"*": LIVE}, {"*": AUTO}, {"*": AUTO}),
+        ({"*": LIVE}, {}, {}),
+        ({"*": AUTO}, {"out": LIVE}, {"out": AUTO}),
+        ({}, {"*": REPLAY}, {"*": REPLAY}),
+    ],
+)
+def test_of_two_policies_for_a_task_the_stricter_one_holds(
+    policies: dict[str, ToolPolicy], within: dict[str, ToolPolicy], expected: dict[str, ToolPolicy]
+) -> None:
+    effects = {"out": Effect.EXTERNAL}
+    restricted = restrict(policies, within, lambda name: effects.get(name, Effect.UNDECLARED))
+
+    assert expected == restricted
+    assert expected == restrict(within, policies, lambda name: effects.get(name, Effect.UNDECLARED))

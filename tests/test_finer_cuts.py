@@ -978,6 +978,31 @@ def test_stale_calls_in_flight_large_arguments_and_inputs_of_children_are_listed
     in_loop(check())
 
 
+@satay.workflow(name="finer.awaiting")
+async def awaiting(key: str | None) -> list[str]:
+    got = await satay.wait_for_event("go", key=key)
+    return [got, await pick(["end"])]
+
+
+def test_a_wait_for_another_key_is_stale(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with open_app(tmp_path) as app:
+            run = await app.start(awaiting, "tea", run_id="s")
+            await app.send_event("go", "came", key="tea", run_id="s")
+            await run.result()
+            same = await app.plan_fork("s", before_task=pick, workflow_input="tea")
+            plans = [await app.plan_fork("s", before_task=pick, workflow_input=key) for key in ("cake", None)]
+            with pytest.raises(StalePrefixError, match=r"go:0 at \$\.match"):
+                await app.fork("s", before_task=pick, workflow_input="cake", on_stale="error")
+            earlier = await app.plan_fork("s", before_task=pick, workflow_input="cake", on_stale="rerun")
+
+        assert () == same.stale_calls
+        assert [[("go:0", "$.match")]] * 2 == [[(call.call, call.path) for call in plan.stale_calls] for plan in plans]
+        assert "before the call go:0, which would have other arguments now" == earlier.cut
+
+    in_loop(check())
+
+
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
@@ -1263,6 +1288,27 @@ def test_another_request_under_the_same_id_is_a_conflict_that_names_what_differs
             assert again is not None
             assert fork.receipt.to_json() == again.to_json()
             assert fork.receipt.receipt_id == again.receipt_id
+
+    in_loop(check())
+
+
+def test_the_order_of_members_and_where_an_error_was_raised_make_no_other_request(tmp_path: Path) -> None:
+    def raised(message: str) -> ValueError:
+        try:
+            raise ValueError(message)
+        except ValueError as error:
+            return error
+
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        call = ("finer.pick", 0)
+        async with open_app(tmp_path) as app:
+            fork = await app.fork("s", run_id="f", intervention={"a": 1, "b": 2}, raises={call: ValueError("no")})
+            same = await app.fork("s", run_id="f", intervention={"b": 2, "a": 1}, raises={call: raised("no")})
+            with pytest.raises(RunConflictError, match="overrides differs"):
+                await app.fork("s", run_id="f", intervention={"a": 1, "b": 2}, raises={call: raised("never")})
+
+        assert (False, True) == (fork.receipt.replayed, same.receipt.replayed)
 
     in_loop(check())
 

@@ -2221,6 +2221,7 @@ async def test_a_crash_while_a_fork_is_made_leaves_it_whole_or_not_there(tmp_pat
         fork = await satay.fork("src", before_task="forks.synthesize", run_id="fork")
 
         assert expected == await fork.result()
+        assert is_written == fork.receipt.replayed
         assert {"plan", "research"}.isdisjoint(ran)
         await check_prefix(app, "src", fork.receipt)
 

@@ -564,6 +564,7 @@ async def test_an_experiment_is_no_run(app: AppUnderTest) -> None:
         app.terminate(experiment_id),
         app.send_event("go", run_id=experiment_id),
         app.fork(experiment_id, fork_point_seq=1, allow_unfinished=True),
+        app.plan_fork(experiment_id, fork_point_seq=1),
         app.set_outcome(experiment_id, "rejected"),
         app.promote(experiment_id),
         app.outcome(experiment_id),

@@ -17,6 +17,7 @@ from tests.mailings import (
     FORK_ID,
     SENDER_NAMES,
     SOURCE_ID,
+    STARTERS,
     WAYS,
     Order,
     draft,
@@ -24,9 +25,11 @@ from tests.mailings import (
     fork_until_crash,
     letters,
     mailing,
+    one_letter,
     run_source,
     send_external,
     through_a_task,
+    through_runs,
     with_a_slow_child,
 )
 
@@ -179,6 +182,57 @@ def test_no_retry_gets_around_a_policy(tmp_path: Path) -> None:
                 ) if seq < 8 else None  # fmt: skip
 
         assert 6 == len(sent)
+        assert sent == letters(tmp_path / "outbox")
+
+    in_loop(check())
+
+
+@pytest.mark.parametrize("starter", list(STARTERS))
+@pytest.mark.parametrize("policy", ["block", "replay"])
+@pytest.mark.parametrize("effect", ["external", "undeclared"])
+def test_runs_that_a_task_brings_about_obey_the_policies(
+    effect: str, policy: str, starter: str, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        place, order = tmp_path / "journal", order_in(tmp_path, effect, starter)
+        async with open_app(place) as app:
+            await app.start(one_letter, order, run_id="other").result()
+            result = await app.start(through_runs, order, run_id=SOURCE_ID).result()
+            sent = letters(tmp_path / "outbox")
+            # A fork of another run has the result of that one to replay; other runs have none.
+            is_answered = policy == "replay" and starter in ("fork", "sweep")
+            fork = await app.fork(
+                SOURCE_ID, run_id="f", before_task="mailings.draft", tool_policies={SENDER_NAMES[effect]: policy}
+            )
+            assert (result if is_answered else blocked(result, policy)) == await fork.result()
+            assert sent == letters(tmp_path / "outbox")
+            if effect == "external":
+                unnamed = await app.fork(SOURCE_ID, run_id="g", before_task="mailings.draft")
+                assert blocked(result, "block") == await unnamed.result()
+                assert sent == letters(tmp_path / "outbox")
+            free = await app.fork(
+                SOURCE_ID, run_id="h", before_task="mailings.draft", tool_policies={SENDER_NAMES[effect]: "live"}
+            )
+            assert result == await free.result()
+            assert len(sent) + 1 == len(letters(tmp_path / "outbox"))
+            for run in await app.runs():
+                assert (await app.verify(run.run_id)).is_intact
+
+    in_loop(check())
+
+
+def test_a_run_that_a_task_starts_obeys_the_policies_after_any_crash(tmp_path: Path) -> None:
+    async def check() -> None:
+        order = order_in(tmp_path, "undeclared", "start")
+        result = await run_source(tmp_path / "journal", through_runs, order)
+        sent = letters(tmp_path / "outbox")
+        crashes = await fork_crashing_everywhere(
+            tmp_path / "journal", blocked(result, "block"), before_task="mailings.draft",
+            tool_policies={SENDER_NAMES["undeclared"]: "block"},
+        )  # fmt: skip
+
+        assert 3 <= crashes
+        assert sent
         assert sent == letters(tmp_path / "outbox")
 
     in_loop(check())

@@ -250,6 +250,25 @@ def test_a_wait_for_an_event_is_told_with_the_command_that_ends_it(tmp_path: Pat
     assert ("satay send answer JSON --run r --key 'it'\"'\"'s'",) == report.commands
 
 
+@pytest.mark.parametrize("receiver", ["r", None])
+def test_an_event_that_nobody_has_taken_is_not_asked_for_again(receiver: str | None, tmp_path: Path) -> None:
+    async def run() -> StateReport:
+        async with open_app(tmp_path, clock=stopped_clock()) as app:
+            await app.start(waiting, run_id="r")
+            await settle(app)
+            await abandon(app)
+        async with open_app(tmp_path, clock=stopped_clock()) as app:
+            scheduler = await app.scheduler()
+            await scheduler.journal.post(receiver, "answer", "it's", None, "1", scheduler.clock.now())
+            return await look(app)
+
+    report = in_loop(run())
+
+    assert "which lies in its inbox, and nobody has taken it yet" in report.reason
+    assert report.advice.startswith("nothing to send")
+    assert ("satay resume r -m MODULE",) == report.commands
+
+
 def test_a_wait_for_an_approval_is_told_with_the_commands_that_decide_it(tmp_path: Path) -> None:
     report = in_loop(started(tmp_path, approving))
 

@@ -4,10 +4,11 @@ import asyncio
 import functools
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import pytest
@@ -439,6 +440,26 @@ async def test_no_trial_begins_once_the_cost_is_spent(app: AppUnderTest) -> None
     assert 5 == sum(trial.is_skipped for row in made.rows for trial in row.trials)
     assert "Not begun, because the budget was spent: 5." in str(made)
     assert RunStatus.COMPLETED == await app.status("sw")
+
+
+async def test_what_judges_spend_counts_for_the_budget(app: AppUnderTest) -> None:
+    def dear(text: str) -> bool:
+        satay.task_context().record_usage(model="judge", cost=4.0)
+        return True
+
+    made = await sweep(score=dear, budget=Budget(cost=9.0), concurrency=1)
+
+    assert [1, 1, 0] == [row.completed for row in made.rows]
+    assert 1.0 == made.cost
+
+
+async def test_options_may_be_any_mapping(app: AppUnderTest) -> None:
+    policies = MappingProxyType({"sweeps.write": "block"})
+    overrides: Mapping[tuple[str, int | str], Any] = MappingProxyType({("sweeps.research", 0): ["nothing"]})
+    variants = {"blocked": Variant(tool_policies=policies), "given": Variant(overrides=overrides)}
+    made = await satay.sweep("src", fork_point_seq=1, variants=variants, run_id="sw")
+
+    assert {"blocked": 0, "given": 1} == {row.variant: row.completed for row in made.rows}
 
 
 async def test_no_more_trials_begin_than_the_budget_has_runs_and_every_variant_gets_its_first(

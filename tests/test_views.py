@@ -23,7 +23,7 @@ from satay.states import RunState, StateReport
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import open_app
 from satay.transcripts import SessionStatus
-from satay.views import health_page, receipt_page, report, run_list, run_page, state_block, timeline, tree
+from satay.views import health_page, receipt_line, receipt_page, report, run_list, run_page, state_block, timeline, tree
 from tests.driving import in_loop
 
 NASTY: Final = "\x1b[31mred\x1b[0m\r\n\x07\x9b\u202e[bold]not bold[/bold]\ud800"
@@ -44,6 +44,16 @@ async def fail() -> None:
 async def nasty(value: Any) -> Any:
     await nasty_task(value)
     await fail()
+
+
+@satay.task(name="views.note")
+async def note(value: int) -> int:
+    return value
+
+
+@satay.workflow(name="views.side_by_side")
+async def side_by_side() -> list[int]:
+    return list(await satay.gather(*(note(value) for value in range(4))))
 
 
 @satay.workflow(name="views.plain")
@@ -244,3 +254,20 @@ def test_a_journal_without_runs_is_shown(tmp_path: Path) -> None:
     store = StoreHealth(str(tmp_path / DATABASE_FILE), 1, 0, 0, 0, {}, 0, ())
 
     assert "none" in rendered(health_page(HealthReport({}, {}, store, (), (), (), ())))
+
+
+def test_the_line_of_a_receipt_says_what_becomes_of_each_call_in_flight(tmp_path: Path) -> None:
+    async def lines() -> list[str]:
+        async with open_app(tmp_path) as app:
+            await app.start(side_by_side, run_id="r").result()
+            forks = [
+                await app.fork("r", run_id="f", before_task=note, before_ordinal=1, keep_siblings=True)
+                for _ in range(2)
+            ]
+            return [receipt_line(fork.receipt) for fork in forks]
+
+    first, again = in_loop(lines())
+
+    assert first.startswith("only the call views.note:1 runs again: entries 1 to ")
+    assert "in flight 1 rerun, 2 keep, saved" in first
+    assert f"there already, {first}" == again
