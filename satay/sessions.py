@@ -14,7 +14,7 @@ from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
 from satay.arguments import (
@@ -521,6 +521,7 @@ class Session:
         recorded.
         """
         self._open_journal()
+        _check_callable(tool, fn)
         task = self._tool(fn, tool, effect)
         checked_key(key, f"key of a call of tool {tool!r}")
         fields = None if dedup_fields is None else _checked_fields(dedup_fields, task)
@@ -560,7 +561,9 @@ class Session:
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Make the call of a task that is called in the session's block."""
-        return self._result_of(task, args, kwargs)
+        made: Any = self._result_of(task, args, kwargs)
+        made.__qualname__ = task.name  # Python warns by that name where nobody awaits it.
+        return cast("Coroutine[Any, Any, Any]", made)
 
     async def _result_of(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._open_journal()
@@ -796,6 +799,21 @@ def _check_tool(tool: object) -> None:
     problem = name_problem(tool)
     if problem:
         raise InvalidValueError(f"tool name {shown(tool)} cannot be used; {problem}")
+
+
+def _check_callable(tool: object, fn: object) -> None:
+    if callable(fn):
+        return
+    if callable(tool):
+        raise InvalidValueError(
+            f"session.call() was given {shown(tool)} first; give the tool's name, then the function"
+        )
+    if isinstance(fn, Coroutine):
+        fn.close()
+    raise InvalidValueError(
+        f"tool {tool!r} was given {shown(fn)}, which cannot be called; give the function itself, then its arguments, "
+        f"as in session.call({tool!r}, send, 'ada')"
+    )
 
 
 def _made_elsewhere(**arguments: Any) -> Any:
