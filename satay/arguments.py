@@ -115,9 +115,8 @@ def check_is_no_session(run_id: str, workflow: str) -> None:
     """Raise `RunConflictError` for a session, which nothing but its owner drives."""
     if workflow == SESSION_WORKFLOW:
         raise RunConflictError(
-            f"{run_id!r} is a session and no run of a workflow: the application owns its loop. Go on with it in the "
-            f"block of 'async with await satay.Session.resume({run_id!r})', which is left to end it; fork it with "
-            f"satay.Session.resume({run_id!r}, fork_at_step=...)",
+            f"{run_id!r} is a session and no run of a workflow: the application owns its loop. To go on with it, or to "
+            f"end it, enter 'async with await satay.Session.resume({run_id!r})'; to fork it, add fork_at_step= there",
             run_id=run_id,
         )
 

@@ -86,11 +86,20 @@ def current_schedule() -> Schedule | None:
     return loop.schedule if type(loop) is ScheduledLoop else None
 
 
+_IN_A_SESSION: Final = (
+    ". The loop of a session is your own: use asyncio and plain Python there, and the methods of the session, such as "
+    "session.require_approval()"
+)
+
+
 def require_schedule(what: str) -> Schedule:
     """The schedule of the body that is running. `what` is the call that was made."""
     schedule = current_schedule()
     if schedule is None:
-        raise UsageError(f"{what} was called outside a workflow body; it has a meaning only inside a @satay.workflow")
+        instead = "" if session_of_block.get() is None else _IN_A_SESSION
+        raise UsageError(
+            f"{what} was called outside a workflow body; it has a meaning only inside a @satay.workflow{instead}"
+        )
     return schedule
 
 

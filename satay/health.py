@@ -10,7 +10,7 @@ from satay.archive import Archive
 from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import JournalError, JournalNotFoundError
 from satay.journal import Owner, RunQuery, StoreHealth
-from satay.model import RunRecord, RunStatus
+from satay.model import SESSION_WORKFLOW, RunRecord, RunStatus
 from satay.processes import is_dead
 from satay.readers import open_reader
 from satay.settings import Settings
@@ -102,10 +102,12 @@ async def _check_journal(
     store = await archive.journal.health()
     owners = [(owner, _is_alive(owner, now)) for owner in await archive.journal.owners()]
     alive = {owner.id for owner, is_alive in owners if is_alive}
-    stranded = _left_behind(await _running(archive), alive)
+    running = await _running(archive)
+    stranded = _left_behind(running, alive)
     late = now - OVERDUE_SECONDS * MICROSECONDS
     overdue = _left_behind(await archive.journal.due(late, None, MAX_LISTED), alive)
-    problems = [*store.problems, *_doubts(store), *_complaints(stranded, overdue)]
+    sessions = frozenset(run.run_id for run in running if run.workflow == SESSION_WORKFLOW)
+    problems = [*store.problems, *_doubts(store), *_complaints(stranded, sessions, overdue)]
     return HealthReport(versions, settings, store, tuple(owners), stranded, overdue, tuple(problems))
 
 
@@ -140,11 +142,18 @@ def _doubts(store: StoreHealth) -> list[str]:
     return doubts
 
 
-def _complaints(stranded: tuple[str, ...], overdue: tuple[str, ...]) -> list[str]:
+def _complaints(stranded: tuple[str, ...], sessions: Collection[str], overdue: tuple[str, ...]) -> list[str]:
     hint = "resume them, or start a process that imports their code with satay.run_app(recover=True)"
     complaints = []
-    if stranded:
-        complaints.append(f"the process of running runs is gone: {_named(stranded)}; {hint}")
+    runs = tuple(run_id for run_id in stranded if run_id not in sessions)
+    left = tuple(run_id for run_id in stranded if run_id in sessions)
+    if runs:
+        complaints.append(f"the process of running runs is gone: {_named(runs)}; {hint}")
+    if left:
+        complaints.append(
+            f"the process of open sessions is gone: {_named(left)}; open them again with satay.Session(id), which goes "
+            "on after their last step"
+        )
     if overdue:
         complaints.append(f"nobody is there to wake runs whose time has come: {_named(overdue)}; {hint}")
     return complaints

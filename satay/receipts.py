@@ -169,7 +169,7 @@ class ForkReceipt:
             ("of", self.source_id),
             ("cut", f"{self.cut}; kept through entry {self.resolved_seq} ({self.resolved_entry})"),
             ("state", _show_state(self.boundary)),
-            ("reproducible", _show_reproducibility(self.boundary)),
+            *_reproducibility_lines(self.boundary),
             ("prefix digest", self.prefix_digest),
             ("inherited", f"{self.calls_inherited} calls; saved {cost}{show_seconds(self.saved_seconds)}"),
             ("in flight", ", ".join(f"{call.call}: {call.action}" for call in self.in_flight)),
@@ -191,10 +191,11 @@ def _show_state(boundary: SessionBoundary | None) -> str:
     return f"of step {boundary.state_step}, version {boundary.state_version}, {(boundary.state_sha256 or '')[:16]}"
 
 
-def _show_reproducibility(boundary: SessionBoundary | None) -> str:
+def _reproducibility_lines(boundary: SessionBoundary | None) -> list[tuple[str, str]]:
+    """The grade, and a line for each thing that is missing for a better one: together they do not fit in one."""
     if boundary is None:
-        return ""
-    return boundary.reproducibility.value + "".join(f"; {reason}" for reason in boundary.missing[:3])
+        return []
+    return [("reproducible", boundary.reproducibility.value), *(("missing", reason) for reason in boundary.missing[:3])]
 
 
 def _known(record: Any, stored: Mapping[str, Any]) -> Any:

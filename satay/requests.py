@@ -72,7 +72,16 @@ class ForkRequest:
         }
 
 
+_SESSION_OPTIONS: Final = ("at_step", "fork_at_step", "boundary")
 _DEFAULTS: Final = {part.name: part.default for part in fields(ForkRequest)}
+
+
+def _instead(name: str) -> str:
+    known = ForkOptions.__annotations__
+    close = get_close_matches(name, known, 1)
+    if name in _SESSION_OPTIONS:
+        return "only sessions have steps: session.fork(at_step=...), or satay.Session.resume(id, fork_at_step=...)"
+    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, sorted(known)))}"
 
 
 def parse_options(options: Mapping[str, Any]) -> ForkRequest:
@@ -80,11 +89,7 @@ def parse_options(options: Mapping[str, Any]) -> ForkRequest:
     known = ForkOptions.__annotations__
     for name in options:
         if name not in known:
-            close = get_close_matches(name, known, 1)
-            raise UsageError(
-                f"a fork has no option {name!r}; "
-                + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, sorted(known)))}")
-            )
+            raise UsageError(f"a fork has no option {name!r}; {_instead(name)}")
     given = {name: option for name, option in options.items() if name not in _CUT_OPTIONS}
     cut = {name: option for name, option in options.items() if name in _CUT_OPTIONS}
     for name, kind in (("before_task", Task), ("after_task", Task), ("before_child", Workflow)):

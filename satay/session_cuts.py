@@ -102,8 +102,10 @@ def judge(
         and call.outcome.type == EntryType.TASK_COMPLETED
         and '"unreadable":' in call.outcome.payload[:200]
     ]
-    if UNKNOWN_VERSION in code_versions:
-        missing.append("the version of the code is not known, then or now; set SATAY_CODE_VERSION, or pass a state_fn")
+    if code_versions[1] == UNKNOWN_VERSION:
+        missing.append("today's code version is not known; set SATAY_CODE_VERSION or pass a state_fn")
+    elif code_versions[0] == UNKNOWN_VERSION:
+        missing.append("the source's code version is not known")
     elif code_versions[0] != code_versions[1]:
         missing.append(f"the code is version {code_versions[1]!r} now and was {code_versions[0]!r}")
     return (Reproducibility.STATE, tuple(missing)) if missing else (Reproducibility.COMPLETE, ())

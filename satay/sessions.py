@@ -14,7 +14,7 @@ from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
 from satay.arguments import (
@@ -49,6 +49,7 @@ from satay.failures import encode_failure, message_of
 from satay.functions import current_app
 from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
+from satay.logs import log
 from satay.model import EntryType, RunStatus
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
@@ -106,7 +107,14 @@ class Session:
     with a cancellation, or an `ApprovalPendingError`, that it was paused.
 
     `state_fn` gives the state after a step: plain data, or what the codec takes; it is recorded with every
-    `state_interval`-th step, in the same transaction.
+    `state_interval`-th step, in the same transaction. Give it each time: where states were recorded and a step has
+    none for want of it, a warning `session.stateless` is logged.
+
+    ```python
+    async with satay.Session("run-42", state_fn=lambda: state) as session:
+        state = session.state or state  # Where it was, if it was there before.
+        await session.step("plan", input=question, output=plan)
+    ```
     """
 
     def __init__(self, session_id: str, *, state_fn: Callable[[], Any] | None = None, state_interval: int = 1) -> None:
@@ -130,6 +138,7 @@ class Session:
         self._inherited_text: str | None = None
         self._is_open = False
         self._is_left = False
+        self._is_noted_stateless = False
         self._pause_reason: str | None = None
         self._result_text = "null"
         self._alarm: Alarm | None = None
@@ -155,8 +164,8 @@ class Session:
         """A session that is there, to be entered and gone on with, also one that has completed.
 
         With `fork_at_step` it is a fork of that session, as `fork` makes it; the source may be in any condition, and be
-        open in another process. Raises `RunNotFoundError`, `RunConflictError` for a run that is no session, and what
-        `fork` raises.
+        open in another process. `state_fn` is code and is not recorded: without it, what follows has no states. Raises
+        `RunNotFoundError`, `RunConflictError` for a run that is no session, and what `fork` raises.
         """
         scheduler = await current_app().scheduler()
         if fork_at_step is None:
@@ -364,6 +373,8 @@ class Session:
             raise InvalidValueError(f"step name {shown(name)} cannot be used; {problem}")
         journal = self._open_journal()
         transcript, state_fn = journal.transcript, self._state_fn
+        if state_fn is None:
+            self._note_stateless(transcript)
         where = f"step {name!r} of session {self.run_id!r}"
         quoted, content = json_quote(name), _content(input, output, where)
 
@@ -381,6 +392,16 @@ class Session:
         first, *_ = await journal.write(decide)
         number = transcript.last_step
         return Step(number, name, input, output, to_datetime(first.at), first.seq, False)
+
+    def _note_stateless(self, transcript: Transcript) -> None:
+        """Log, once, that states end here: a `state_fn` that was forgotten is noticed when the next fork is refused."""
+        if transcript.latest_snapshot is not None and self._part is None and not self._is_noted_stateless:
+            self._is_noted_stateless = True
+            log().warning(
+                "session.stateless",
+                run_id=self.run_id,
+                hint="states were recorded before, and none is now; pass state_fn= wherever the session is opened",
+            )
 
     def _note_written(self, transcript: Transcript) -> StateText | None:
         """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
@@ -521,6 +542,7 @@ class Session:
         recorded.
         """
         self._open_journal()
+        _check_callable(tool, fn)
         task = self._tool(fn, tool, effect)
         checked_key(key, f"key of a call of tool {tool!r}")
         fields = None if dedup_fields is None else _checked_fields(dedup_fields, task)
@@ -560,7 +582,9 @@ class Session:
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Make the call of a task that is called in the session's block."""
-        return self._result_of(task, args, kwargs)
+        made: Any = self._result_of(task, args, kwargs)
+        made.__qualname__ = task.name  # Python warns by that name where nobody awaits it.
+        return cast("Coroutine[Any, Any, Any]", made)
 
     async def _result_of(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._open_journal()
@@ -796,6 +820,21 @@ def _check_tool(tool: object) -> None:
     problem = name_problem(tool)
     if problem:
         raise InvalidValueError(f"tool name {shown(tool)} cannot be used; {problem}")
+
+
+def _check_callable(tool: object, fn: object) -> None:
+    if callable(fn):
+        return
+    if callable(tool):
+        raise InvalidValueError(
+            f"session.call() was given {shown(tool)} first; give the tool's name, then the function"
+        )
+    if isinstance(fn, Coroutine):
+        fn.close()
+    raise InvalidValueError(
+        f"tool {tool!r} was given {shown(fn)}, which cannot be called; give the function itself, then its arguments, "
+        f"as in session.call({tool!r}, send, 'ada')"
+    )
 
 
 def _made_elsewhere(**arguments: Any) -> Any:

@@ -112,6 +112,15 @@ def test_what_has_a_meaning_in_a_body_only_is_named_where_it_is_refused() -> Non
         require_schedule("satay.sleep()")
 
 
+def test_what_has_a_meaning_in_a_body_only_says_in_a_session_what_to_use_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_app(tmp_path), satay.Session("s"):
+            await satay.require_approval("refund")
+
+    with pytest.raises(UsageError, match=r"^satay.require_approval\(\) was .* such as session.require_approval\(\)$"):
+        in_loop(main())
+
+
 def test_usage_is_gathered_in_the_order_of_its_recording() -> None:
     made = context()
     made.record_usage(model="m1", input_tokens=3, output_tokens=4, cost=0.5)

@@ -6,6 +6,7 @@ run in one interpreter, in order, in the same directory afterwards; a text block
 
 import ast
 import asyncio
+import codeop
 import dataclasses
 import importlib
 import inspect
@@ -186,6 +187,20 @@ def test_python_in_a_document_is_valid(path: Path) -> None:
     for block in blocks_of(path.read_text(encoding="utf-8")):
         if block.language == "python":
             compile(block.text, f"{path}:{block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@each_document
+def test_python_that_is_typed_can_be_pasted_into_an_interpreter(path: Path) -> None:
+    """Before CPython 3.13 a blank line ends a statement there, and only a blank line does."""
+    for block in blocks_of(path.read_text(encoding="utf-8")):
+        if block.is_typed:
+            console = codeop.CommandCompiler()
+            console.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            typed: list[str] = []
+            for line in [*block.text.splitlines(), ""]:
+                typed.append(line)
+                if console("\n".join(typed), f"{path}:{block.line}", "single") is not None:
+                    typed.clear()
 
 
 # --- what is named exists ---------------------------------------------------------------------------------------------

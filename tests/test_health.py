@@ -73,6 +73,35 @@ def test_a_run_whose_process_was_killed_is_stranded(tmp_path: Path) -> None:
     assert "the process of running runs is gone: r; resume them" in report.problems[0]
 
 
+def test_a_session_whose_process_was_killed_is_to_be_opened_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_app(tmp_path) as app:
+            session = await satay.Session("s").__aenter__()
+            await session.step("think")
+            await abandon(app)
+
+    in_loop(main())
+    report = checked(tmp_path, 0)
+
+    assert ("s",) == report.stranded
+    assert ["the process of open sessions is gone: s; open them again with satay.Session(id), which goes on after"] == [
+        problem.partition(" their last step")[0] for problem in report.problems
+    ]
+
+
+def test_an_experiment_is_not_counted_as_a_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(quick, run_id="r").result()
+            await satay.set_outcome("r", "rejected")
+
+    in_loop(main())
+    report = checked(tmp_path)
+
+    assert report.store is not None
+    assert {"completed": 1} == report.store.runs
+
+
 def test_a_run_that_is_driven_is_not_stranded(tmp_path: Path) -> None:
     async def main() -> tuple[tuple[str, ...], HealthReport]:
         async with open_app(tmp_path) as app:

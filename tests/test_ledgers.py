@@ -31,6 +31,11 @@ from tests.driving import entries_of, types_of
 pytestmark = pytest.mark.anyio
 
 
+@satay.task(name="ledgers.forgotten")
+async def forgotten() -> None:
+    """Called without await."""
+
+
 class Outbox:
     """A service that is not satay's: what it did is not undone by a crash of who called it."""
 
@@ -370,6 +375,22 @@ async def test_a_call_that_cannot_be_made_is_refused_with_nothing_written(
             await session.call(tool, fn, "ada", **given)
 
         assert (2, []) == (len(await types_of(app, "s")), outbox.sent)
+
+
+async def test_a_call_that_was_begun_instead_of_named_says_how_a_tool_is_given(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app, satay.Session("s") as session:
+        with pytest.raises(InvalidValueError, match="give the function itself, then its arguments, as in"):
+            await session.call("t", outbox.send("ada"))  # type: ignore[call-overload]
+        with pytest.raises(InvalidValueError, match=r"give the tool's name, then the function$"):
+            await session.call(outbox.send, "ada")  # type: ignore[call-overload]
+
+        assert (2, []) == (len(await types_of(app, "s")), outbox.sent)
+
+
+async def test_a_task_that_nobody_awaits_is_warned_of_by_its_name(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s"):
+        with pytest.warns(RuntimeWarning, match=r"^coroutine 'ledgers\.forgotten' was never awaited$"):
+            forgotten()  # type: ignore[unused-coroutine]
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------

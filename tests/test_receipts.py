@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
 from satay.cuts import RequestedCut
 from satay.effects import ToolPolicy
 from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
@@ -91,6 +92,17 @@ def test_a_receipt_shares_nothing_with_what_the_caller_gave() -> None:
     given["model"].append("b")
 
     assert {"model": ["a"]} == stored.intervention
+
+
+def test_a_receipt_of_a_session_tells_each_thing_that_is_missing_in_full() -> None:
+    reasons = (
+        "call fetch:0 was outstanding",
+        "today's code version is not known; set SATAY_CODE_VERSION or pass a state_fn",
+    )
+    boundary = SessionBoundary("s", 1, 1, BoundaryMode.EXACT, 1, 1, "ab" * 32, Reproducibility.STATE, reasons)
+    told = str(receipt(boundary=boundary))
+
+    assert all(reason in told for reason in reasons)
 
 
 def test_a_receipt_tells_its_rule_its_calls_in_flight_and_what_is_stale() -> None:

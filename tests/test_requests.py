@@ -29,6 +29,12 @@ def test_a_misspelled_option_is_named_with_what_it_may_have_meant() -> None:
         parse_options({"before_taks": "x"})
 
 
+@pytest.mark.parametrize("option", ["at_step", "fork_at_step", "boundary"])
+def test_an_option_of_a_session_says_how_sessions_are_forked(option: str) -> None:
+    with pytest.raises(UsageError, match=r"only sessions have steps: session.fork\(at_step="):
+        parse_options({option: 1})
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [("on_stale", "later"), ("children", "adopt"), ("reason", 5), ("allow_unfinished", "yes"), ("keep_siblings", 1)],

@@ -284,6 +284,31 @@ async def test_a_state_is_recorded_with_every_so_manyth_step(tmp_path: Path) -> 
         assert [(3, 1), (6, 1)] == found
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_a_session_whose_states_end_for_want_of_a_function_says_so_once(
+    is_given: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("think")
+        again = await satay.Session.resume("s", state_fn=(lambda: 2) if is_given else None)
+        async with again:
+            await again.step("think")
+            await again.step("think")
+
+    expected = [] if is_given else ["session.stateless"]
+    assert expected == [message.split("'")[1] for message in caplog.messages]
+
+
+async def test_a_session_that_never_had_a_state_is_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await three_steps(session)
+
+    assert [] == caplog.messages
+
+
 async def test_a_state_that_changes_later_is_recorded_as_it_was(tmp_path: Path) -> None:
     state = {"n": 1}
     async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:

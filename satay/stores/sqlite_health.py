@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from satay.journal import StoreHealth
+from satay.model import EXPERIMENT_WORKFLOW
 
 MAX_PROBLEMS: Final = 20
 """The most problems that a check of the database lists."""
 
+_COUNT_RUNS: Final = f"SELECT status, count(*) FROM runs WHERE workflow <> '{EXPERIMENT_WORKFLOW}' GROUP BY status"
+
 
 def store_health(connection: sqlite3.Connection, path: Path) -> StoreHealth:
     """Check the whole database and measure its files."""
-    runs = Counter(dict(connection.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall()))
+    runs = Counter(dict(connection.execute(_COUNT_RUNS).fetchall()))
     (pending,) = connection.execute("SELECT count(*) FROM inbox WHERE is_taken = 0").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return StoreHealth(
