@@ -20,8 +20,8 @@ class PlannedCall:
     """A call that the source made, and what becomes of it in the fork.
 
     `action` is `inherit`, or what `CallInFlight` has, or, for a call after the cut: `run`, `block`, `replay`,
-    `override`. `cost` and `seconds` are what the source recorded for it. `stale_path` is the path of the first argument
-    that would differ now.
+    `override`. `cost` and `seconds` are what the source recorded for it; what a child spent is in the child's own
+    journal, and not in `cost`. `stale_path` is the path of the first argument that would differ now.
     """
 
     call: str
