@@ -143,8 +143,8 @@ class Trial:
 class SweepRow:
     """A variant with its trials. `run_id` is the fork with the best score, None where none completed.
 
-    `score` is the mean of the scores. Where they are pass or fail, `pass_rate` is the share that passed and `interval`
-    its Wilson interval at 95 %. `cost` is added up, `seconds` is the mean.
+    `score` is the mean of the scores. Where they are pass or fail, `pass_rate` is the share that passed, of trials that
+    failed too, and `interval` its Wilson interval at 95 %. `cost` is added up, `seconds` is the mean.
     """
 
     variant: str
@@ -261,6 +261,8 @@ def _row(variant: str, trials: Sequence[Trial]) -> SweepRow:
     completed = [trial for trial in begun if trial.status is RunStatus.COMPLETED]
     scores = [trial.score for trial in completed if trial.score is not None]
     is_passing = bool(scores) and all(isinstance(score, bool) for score in scores)
+    if is_passing:
+        scores += [False for trial in begun if trial.status is RunStatus.FAILED]
     passed = sum(1 for score in scores if score)
     best = max(completed, key=lambda trial: -inf if trial.score is None else trial.score, default=None)
     return SweepRow(

@@ -277,6 +277,14 @@ def test_scores_that_are_not_all_pass_or_fail_have_no_interval() -> None:
     assert (0.75, None, None) == (row.score, row.pass_rate, row.interval)
 
 
+def test_a_trial_that_failed_has_not_passed() -> None:
+    failed = [trial("crashes", None, repeat, status=RunStatus.FAILED) for repeat in range(1, 4)]
+    (row,) = ranked([trial("crashes", True), *failed])
+
+    assert (0.25, 0.25, 1) == (row.pass_rate, row.score, row.completed)
+    assert wilson_interval(1, 4) == row.interval
+
+
 def test_the_best_fork_of_a_row_is_a_scored_one_however_low_its_score() -> None:
     (row,) = ranked([trial("a", None), trial("a", -1.7e308, 1)])
 
