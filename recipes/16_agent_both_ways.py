@@ -77,8 +77,10 @@ async def main(data_dir: str) -> None:
         print(f"fork of the workflow before the last rating: {len(runs)} tasks run")
 
         runs.clear()
-        async with await satay.Session.resume("session", fork_at_step=2) as forked:
-            await go_on(forked, **forked.inherited_state)
+        forked = await satay.Session.resume("session", fork_at_step=2, state_fn=lambda: state)
+        async with forked:
+            state = forked.inherited_state
+            await go_on(forked, **state)
         print(f"fork of the session after step 2: {len(runs)} tasks run")
 
 

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from satay.arguments import shown
@@ -85,6 +86,7 @@ class Ledger:
         self._made: dict[tuple[str, int], int] = {}
         self._put_off: dict[tuple[str, int], list[CallId]] = {}
         self._running: dict[CallId, asyncio.Future[None]] = {}
+        self._begun_step = () if part is not None else _calls_of_begun_step(journal.transcript)
 
     # --- the session that attempts belong to --------------------------------------------------------------------------
 
@@ -111,6 +113,21 @@ class Ledger:
     @property
     def _transcript(self) -> Transcript:
         return self._journal.transcript
+
+    def calls_left_behind(self) -> list[str]:
+        """Calls without a key that an earlier block made for the step at hand, and this one has not asked for again.
+
+        Once that step is recorded they are behind it, and are not found again.
+        """
+        step = self._transcript.last_step
+        return [
+            str(call.identity)
+            for call, ordinal in self._begun_step
+            if call.step == step + 1 and ordinal >= self._next_ordinal(call.identity.name)
+        ]
+
+    def _next_ordinal(self, tool: str) -> int:
+        return self._transcript.first_ordinal(tool) + self._made.get((tool, self._transcript.last_step), 0)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -437,3 +454,16 @@ class Claim:
 
 def _unreadable(error: Exception) -> str:
     return f',"unreadable":{json_quote(message_of(error))}'
+
+
+def _calls_of_begun_step(transcript: Transcript) -> tuple[tuple[LedgerCall, int], ...]:
+    """The calls without a key that were made for the step which is not recorded yet, with their ordinals."""
+    step = transcript.last_step + 1
+    latest = takewhile(lambda call: call.step == step, reversed(tuple(transcript.calls)))
+    return tuple(
+        (call, call.identity.occurrence)
+        for call in reversed(tuple(latest))
+        if isinstance(call.identity.occurrence, int)
+        and not transcript.is_inherited(call.entry.seq)
+        and (call.outcome is None or call.outcome.type != EntryType.CALL_CANCELLED)
+    )

@@ -3,6 +3,8 @@
 Nobody drives a session but the application that has it open, so what is to be done is mostly to open it again.
 """
 
+from typing import Final
+
 from satay.accounts import read_failure
 from satay.clock import to_datetime
 from satay.journal import DECISION
@@ -10,6 +12,8 @@ from satay.model import EntryType, RunStatus
 from satay.replay import read_head
 from satay.states import RunState, Situation, StateReport, report_state
 from satay.transcripts import LedgerCall, SessionStatus, Transcript
+
+_WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
 
 
 def report_session(situation: Situation, transcript: Transcript) -> StateReport:
@@ -29,7 +33,7 @@ def report_session(situation: Situation, transcript: Transcript) -> StateReport:
             return StateReport(RunState.STEPPING, f"{where}, {_progress(transcript)}", "nothing to do")
         case RunStatus.RUNNING:
             reason = f"the process that had it open is gone, {_progress(transcript)}"
-            return StateReport(RunState.CRASHED, reason, _again(transcript, "no recorded step or call is made again"))
+            return StateReport(RunState.CRASHED, reason, _again(transcript, _WHERE_IT_WAS))
     if transcript.status is SessionStatus.CREATED:
         reason = f"it is a fork that nobody has opened, {_progress(transcript)}"
         return StateReport(RunState.CREATED, reason, _again(transcript, f"it goes on with step {_next(transcript)}"))
@@ -56,7 +60,7 @@ def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
     return StateReport(
         RunState.CRASHED,
         f"its block ended with {kind}: {failure.message}, {_progress(transcript)}",
-        f"{_again(transcript, 'no recorded step or call is made again')}; or fork it before what led there",
+        f"{_again(transcript, _WHERE_IT_WAS)}; or fork it before what led there",
         (_fork(transcript),),
     )
 

@@ -389,8 +389,18 @@ class Session:
                 drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
             return drafts
 
+        left_behind = [] if self._ledger is None else self._ledger.calls_left_behind()
         first, *_ = await journal.write(decide)
         number = transcript.last_step
+        if left_behind:
+            log().warning(
+                "session.calls_left_behind",
+                run_id=self.run_id,
+                step=number,
+                calls=left_behind,
+                hint="they were made before this step was begun anew, were not asked for again, and are behind it now; "
+                "a loop that begins at its top has to skip the steps up to session.last_step",
+            )
         return Step(number, name, input, output, to_datetime(first.at), first.seq, False)
 
     def _note_stateless(self, transcript: Transcript) -> None:

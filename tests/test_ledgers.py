@@ -239,6 +239,28 @@ async def test_calls_without_a_key_are_found_again_when_their_step_is_begun_anew
         assert "ledgers.send_in_a_thread:4" == more.call
 
 
+@pytest.mark.parametrize(("asked", "left"), [(["ada", "ada"], 0), (["ada"], 1), ([], 2)])
+async def test_a_step_that_leaves_calls_behind_which_were_made_for_it_is_warned_of(
+    asked: list[str], left: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a loop that begins at its top after a crash and records its first steps once more."""
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            await session.step("one")
+            await send_in_a_thread("ada")
+            await send_in_a_thread("ada")
+            session.pause()
+        async with satay.Session("s") as session:
+            for to in asked:
+                await send_in_a_thread(to)
+            await session.step("two")
+            await session.step("three")
+
+    names = [f"ledgers.send_in_a_thread:{number}" for number in (0, 1)]
+    assert (left > 0) == len(caplog.messages)
+    assert all(f"'session.calls_left_behind' run_id='s' step=2 calls={names[2 - left :]}" in m for m in caplog.messages)
+
+
 async def test_calls_after_a_completion_are_new_ones(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         async with satay.Session("s") as session:
