@@ -11,6 +11,7 @@ In a fork the tool policies rule over every call that the fork does not inherit 
 """
 
 import asyncio
+import hashlib
 from bisect import insort
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +27,7 @@ from satay.calls import TaskCall
 from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall
 from satay.clock import MICROSECONDS, to_datetime
 from satay.definitions import Task
+from satay.differences import find_differences
 from satay.effects import Effect, ForkTerms, Ruling
 from satay.errors import (
     CallInProgressError,
@@ -41,13 +43,13 @@ from satay.errors import (
 )
 from satay.experiments import Draft
 from satay.failures import encode_failure, message_of, rebuilt_task_failure
-from satay.model import CallId, CallKind, EntryType
+from satay.model import CallId, CallKind, Entry, EntryType
 from satay.outcomes import blocked_error
 from satay.pickles import PickleCodec
-from satay.replay import read_head
+from satay.replay import blob_reference, read_head, value_text
 from satay.scheduler import HEARTBEATS_PER_LEASE
 from satay.session_journals import SessionJournal
-from satay.texts import json_quote
+from satay.texts import json_quote, to_plain
 from satay.transcripts import LedgerCall, Transcript
 
 R = TypeVar("R")
@@ -192,11 +194,29 @@ class Ledger:
         put_off = self._put_off.get(counted)
         if put_off:
             return put_off.pop(0)
+        lost = self._lost_before(asked)
+        if lost is not None:
+            return lost
         made = self._made.get(counted, 0)
         self._made[counted] = made + 1
         if self._part is not None:
             return CallId(CallKind.TASK, tool, f"{self._part}/{made}")
         return CallId(CallKind.TASK, tool, self._transcript.first_ordinal(tool) + made)
+
+    def _lost_before(self, asked: ToolCall) -> CallId | None:
+        """A call of an earlier step that was lost, has the same arguments, and must not be made twice, if there is one.
+
+        A loop that begins at its top again records its steps anew, so that the number of the call would be another one.
+        """
+        if self._part is not None or asked.task.effect not in (Effect.EXTERNAL, Effect.IDEMPOTENT):
+            return None
+        transcript = self._transcript
+        for call in transcript.outstanding(asked.task.name):
+            is_behind = isinstance(call.identity.occurrence, int) and call.step <= transcript.last_step
+            is_free = is_behind and transcript.is_lost(call) and call.identity not in self._running
+            if is_free and _is_given(call.entry, asked.input_text):
+                return call.identity
+        return None
 
     def _counted(self, tool: str) -> tuple[str, int]:
         """Calls without a key are counted by tool: in the step that is being worked on, or in a participant's share."""
@@ -467,3 +487,11 @@ def _calls_of_begun_step(transcript: Transcript) -> tuple[tuple[LedgerCall, int]
         and not transcript.is_inherited(call.entry.seq)
         and (call.outcome is None or call.outcome.type != EntryType.CALL_CANCELLED)
     )
+
+
+def _is_given(claim: Entry, input_text: str) -> bool:
+    """Whether a call was claimed with these arguments."""
+    reference, recorded = blob_reference(claim), value_text(claim) or "null"
+    if reference is not None:
+        return reference == hashlib.sha256(input_text.encode()).hexdigest()
+    return recorded == input_text or not find_differences(to_plain(recorded), to_plain(input_text), 1)[0]

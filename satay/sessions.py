@@ -122,6 +122,7 @@ class Session:
             raise InvalidValueError(f"state_fn is {shown(state_fn)}; it must be a function that returns the state")
         self.run_id = checked_run_id(session_id)
         self._state_fn = state_fn
+        self._code: Callable[..., Any] | None = state_fn
         self._state_interval = checked_count(state_interval, "state_interval", 1, MAX_STATE_INTERVAL)
         self._reopens = False
         self._epoch: int | None = None
@@ -238,7 +239,7 @@ class Session:
         if self._epoch is not None:
             return await join_session(scheduler, self.run_id, self._epoch)
         if await scheduler.journal.record(self.run_id) is None:
-            version = _code_version(self._state_fn)
+            version = _code_version(self._code)
             try:
                 opened = await create_session(scheduler, self.run_id, scheduler.chance.new_seed(), version)
                 return SessionJournal(scheduler, opened)
@@ -698,7 +699,7 @@ class Session:
         interval = self._state_interval if state_interval is None else state_interval
         chosen = self._state_fn if state_fn is None else state_fn
         live = self._journal if self._is_open else None
-        return await self._fork(scheduler, self.run_id, name, request, chosen, interval, live)
+        return await self._fork(scheduler, self.run_id, name, request, chosen, interval, live, self._code)
 
     @classmethod
     async def _fork(
@@ -710,10 +711,12 @@ class Session:
         state_fn: Callable[[], Any] | None,
         state_interval: int,
         live: SessionJournal | None = None,
+        code: Callable[..., Any] | None = None,
     ) -> Self:
         fork_id = scheduler.chance.new_id() if name is None else checked_run_id(name)
         fork = cls(fork_id, state_fn=state_fn, state_interval=state_interval)
-        fork._receipt = await fork_session(scheduler, session_id, fork_id, request, _code_version(state_fn), live)
+        fork._code = state_fn or code
+        fork._receipt = await fork_session(scheduler, session_id, fork_id, request, _code_version(fork._code), live)
         return fork
 
     async def promote(self) -> None:
@@ -786,7 +789,9 @@ def session(
         @functools.wraps(fn)
         async def run_in_session(*args: P.args, **kwargs: P.kwargs) -> R:
             chosen = session_id if isinstance(session_id, str) else session_id(*args, **kwargs)
-            async with Session(chosen, state_fn=state_fn, state_interval=state_interval) as opened:
+            opening = Session(chosen, state_fn=state_fn, state_interval=state_interval)
+            opening._code = fn
+            async with opening as opened:
                 result = await fn(*args, **kwargs)
                 opened.complete(result)
                 return result

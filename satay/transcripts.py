@@ -143,6 +143,7 @@ class Transcript:
         self.fork_seq: int | None = None
         self.fork_step = 0
         self._calls: dict[int, LedgerCall] = {}
+        self._outstanding: dict[int, LedgerCall] = {}
         self._waits: dict[int, ApprovalMark] = {}
         self._by_seq: dict[int, Snapshot] = {}
         self._by_content: dict[str, Snapshot] = {}
@@ -190,6 +191,10 @@ class Transcript:
     def calls(self) -> Iterable[LedgerCall]:
         """All calls of tools in the order of their claims, also those that were made anew later under their name."""
         return self._calls.values()
+
+    def outstanding(self, tool: str) -> list[LedgerCall]:
+        """The calls of a tool that have no outcome, in the order of their claims."""
+        return [call for call in self._outstanding.values() if call.identity.name == tool]
 
     def undecided_calls(self, now: int, *, is_held: bool) -> list[LedgerCall]:
         """The external calls of which nobody knows what became of them. `is_held`: a live process has the session."""
@@ -322,7 +327,7 @@ class Transcript:
         step = told.get("step", self.last_step + 1)
         call = LedgerCall(entry, identity, step)
         call.hold(told, entry.seq, self.openings)
-        self.ledger[identity] = self._calls[entry.seq] = call
+        self.ledger[identity] = self._calls[entry.seq] = self._outstanding[entry.seq] = call
         ordinal = identity.occurrence
         if isinstance(ordinal, int):
             if self._first_in_step.get(identity.name, (0, 0))[0] != step:
@@ -338,6 +343,7 @@ class Transcript:
 
     def _read_outcome(self, entry: Entry) -> None:
         call = self._calls.get(outcome_call(entry))
+        self._outstanding.pop(outcome_call(entry), None)
         if call is not None:
             call.outcome = entry
 

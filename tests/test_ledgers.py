@@ -518,6 +518,48 @@ async def test_failed_attempts_count_on_after_a_crash_and_the_backoff_is_kept(tm
         assert ["attempt 1", "attempt 2", "attempt 3"] == outbox.sent
 
 
+async def test_a_loop_that_begins_at_its_top_again_does_not_repeat_a_lost_call(tmp_path: Path) -> None:
+    async def work_then_call() -> None:
+        await satay.current_session().step("work")
+        await hang_outside()
+
+    async with open_app(tmp_path) as app:
+        await crashed_in(app, "s", work_then_call)
+    async with open_app(tmp_path) as app, satay.Session("s") as session:
+        await session.step("work")
+        with pytest.raises(NeedsDecisionError, match=r"ledgers\.hang_outside:0"):
+            await hang_outside()
+        await satay.decide("s", value="found out")
+        found = await hang_outside()
+
+        assert "found out" == found
+        assert ["begun"] == outbox.sent
+
+
+async def test_a_lost_call_under_an_idempotency_key_is_made_again_under_the_same_one(tmp_path: Path) -> None:
+    async def pay(cents: int) -> int:
+        outbox.note(satay.task_context().idempotency_key)
+        if len(outbox.sent) == 1:
+            await pause(math.inf)
+        return cents
+
+    async def work_then_pay() -> None:
+        session = satay.current_session()
+        await session.step("work")
+        await session.call("pay", pay, 5, effect="idempotent")
+
+    async with open_app(tmp_path) as app:
+        await crashed_in(app, "s", work_then_pay)
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await session.step("work")
+        again = await session.call("pay", pay, 5, effect="idempotent")
+        other = await session.call("pay", pay, 5, effect="idempotent")
+
+        assert ("reclaimed", "claimed") == (again.status, other.status)
+        assert 2 == len(set(outbox.sent))
+        assert outbox.sent[0] == outbox.sent[1]
+
+
 async def test_a_call_whose_caller_is_cancelled_is_given_back(tmp_path: Path) -> None:
     async def wait(to: str) -> str:
         outbox.note(to)

@@ -915,3 +915,15 @@ async def test_what_is_for_runs_of_workflows_says_what_to_do_with_a_session(
 
     assert before != History.of(tmp_path).digest(["s"])
     assert ["s"] == list(History.of(tmp_path).records)
+
+
+async def test_the_code_of_a_decorated_session_is_known_without_a_state_function(tmp_path: Path) -> None:
+    @satay.session("decorated")
+    async def work() -> None:
+        await satay.current_session().step("one")
+
+    async with open_app(tmp_path) as app:
+        await work()
+        run = await app.run("decorated")
+
+    assert "unknown" != run.code_version
