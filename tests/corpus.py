@@ -259,7 +259,7 @@ async def approvals() -> list[Any]:
         found.append(await note("nobody decided"))
     asked = (satay.require_approval("one", {"number": 1}), satay.require_approval("two"))
     for decision in await asyncio.gather(*asked):
-        found.append((decision.key, decision.approved, decision.by, await note(decision.value)))
+        found.append([decision.key, decision.approved, decision.by, await note(decision.value)])
     return [*found, (await satay.require_approval("one", {"number": 1})).approved]
 
 
