@@ -49,6 +49,7 @@ from satay.pickles import PickleCodec
 from satay.replay import blob_reference, read_head, value_text
 from satay.scheduler import HEARTBEATS_PER_LEASE
 from satay.session_journals import SessionJournal
+from satay.shields import finish
 from satay.texts import json_quote, to_plain
 from satay.transcripts import LedgerCall, Transcript
 
@@ -296,9 +297,7 @@ class Ledger:
             caller = asyncio.current_task()
             if task.cancelled() and caller is not None and not caller.cancelling():
                 return TaskFailedError(f"tool {attempt.call.name!r} cancelled itself")
-            task.cancel()
-            await asyncio.wait((task,))
-            await asyncio.shield(self._give_up(attempt, task))
+            await finish(self._give_up(attempt, task))
             raise
         except Exception as error:
             return error
@@ -310,6 +309,8 @@ class Ledger:
         Whoever lost the claim meanwhile, or cannot write, has nothing to record: the cancellation goes on.
         """
         call = attempt.call
+        task.cancel()
+        await asyncio.wait((task,))
         with suppress(*LOST):
             error = None if task.cancelled() else task.exception()
             if not task.cancelled() and error is None:
@@ -332,12 +333,20 @@ class Ledger:
         await self._record(call, EntryType.TASK_ATTEMPT_FAILED, more, encode_failure(error))
         await self._claims.sleep_until(due)
         holding = self._claims.holding(self._participant_ttl)
-        await self._record(call, EntryType.TASK_ATTEMPT_STARTED, f',"attempt":{call.attempt + 1}{holding}', None)
+        begins = f',"attempt":{call.attempt + 1}{holding}'
+        try:
+            await self._record(call, EntryType.TASK_ATTEMPT_STARTED, begins, None)
+        except asyncio.CancelledError:
+            call.attempt += 1
+            with suppress(*LOST):  # It was not begun.
+                await self._record(call, EntryType.CALL_CANCELLED, "", None)
+            raise
         call.attempt += 1
 
     async def _record(self, call: TaskCall, type: EntryType, more: str, text: str | None) -> LedgerCall:
+        """Record what became of a call, also where its caller is cancelled: else nobody knew it any more."""
         draft = Draft(type, f'"call":{call.seq}{more}', text)
-        return await self._claims.write(call.identity, call.seq, call.attempt, draft)
+        return await finish(self._claims.write(call.identity, call.seq, call.attempt, draft))
 
     # --- claims that run out ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ A session is a journal like that of a run: with a lease, forks, receipts, polici
 application records a step when it has made one, and its state with it; it calls tools through the ledger.
 """
 
-import asyncio
 import functools
 import inspect
 import os
@@ -65,6 +64,7 @@ from satay.session_journals import (
     session_record,
 )
 from satay.session_wakes import due_wakes, next_wake
+from satay.shields import finish
 from satay.snapshots import Snapshot, StateText, store_state
 from satay.texts import dump_plain, json_quote, to_plain
 from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
@@ -206,12 +206,10 @@ class Session:
         scheduler = await current_app().scheduler()
         if self._epoch is None:
             hold(scheduler, self.run_id)
-        opening = asyncio.ensure_future(self._begin(scheduler))
         try:
-            await asyncio.shield(opening)
+            await finish(self._begin(scheduler))
         except BaseException as error:
-            await asyncio.wait((opening,))
-            if not opening.cancelled() and opening.exception() is None:  # Only the caller was cancelled.
+            if self._is_open:  # Only the caller was cancelled.
                 await self.__aexit__(type(error), error, None)
             elif self._epoch is None:
                 scheduler.open_sessions.discard(self.run_id)
@@ -278,7 +276,7 @@ class Session:
         if self._epoch is not None:
             return
         try:
-            await self._leave(journal, scheduler, error)
+            await finish(self._leave(journal, scheduler, error))
         except (JournalError, SessionLostError) as failure:
             if error is None:
                 raise
@@ -308,6 +306,15 @@ class Session:
         if self._journal is None:
             raise UsageError(f"session {self.run_id!r} was not entered; use it in an 'async with' block")
         return self._journal
+
+    async def _read_on(self) -> SessionJournal:
+        """The journal, and of an open session all that is in it by now."""
+        journal = self._entered()
+        journal.check_loop()
+        if self._is_open:
+            with suppress(SessionLostError):  # The next write says so; what is there may be read.
+                await journal.refresh()
+        return journal
 
     def _open_journal(self) -> SessionJournal:
         journal = self._entered()
@@ -440,8 +447,11 @@ class Session:
             ) from error
 
     async def steps(self) -> list[Step]:
-        """All steps, the inherited ones too, in order. Raises `UsageError` before the session is entered."""
-        journal = self._entered()
+        """All steps in order, the inherited ones too, and what others who take part have recorded.
+
+        Raises `UsageError` before the session is entered.
+        """
+        journal = await self._read_on()
         marks = list(journal.transcript.steps)
         texts = await journal.host.archive.texts(
             self.run_id, [mark.seq for mark in marks], without_values=(EntryType.STATE_RECORDED,)
@@ -454,7 +464,7 @@ class Session:
         Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `ForkValidationError` for a
         step that there is not; `UsageError` before the session is entered.
         """
-        journal = self._entered()
+        journal = await self._read_on()
         number = checked_count(step, "step of state_at()", 0, MAX_STEP)
         snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
         assert snapshot is not None, "an exact boundary has a state"

@@ -118,6 +118,57 @@ async def test_a_cancellation_that_leaves_the_block_pauses_the_session(tmp_path:
             assert 1 == session.last_step
 
 
+async def test_a_session_whose_end_is_cancelled_too_is_paused_all_the_same(tmp_path: Path) -> None:
+    async def run(reached: asyncio.Event) -> None:
+        async with satay.Session("s") as session:
+            stepping = asyncio.ensure_future(session.step("plan"))
+            reached.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                background.append(stepping)
+
+    background: list[asyncio.Future[satay.Step]] = []
+    faults = Faults().stall_after(type="SessionStarted")
+    async with open_app(tmp_path, faults=faults) as app:
+        reached = asyncio.Event()
+        task = asyncio.create_task(run(reached))
+        await reached.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.gather(task, *background, return_exceptions=True)
+
+        assert task.cancelled()
+        assert RunStatus.WAITING is await app.status("s")
+        assert ["SessionStarted", "StepRecorded", "SessionPaused"] == types_of(tmp_path, "s")[1:]
+
+
+@pytest.mark.parametrize("type", ["SessionCreated", "SessionResumed"])
+async def test_a_session_that_is_cancelled_twice_while_it_is_opened_can_be_opened_again(
+    type: str, tmp_path: Path
+) -> None:
+    faults = Faults()
+    async with open_app(tmp_path, faults=faults):
+        if type == "SessionResumed":
+            async with satay.Session("s") as session:
+                session.pause()
+        faults.stall_after(type=type)
+        opening = asyncio.create_task(satay.Session("s").__aenter__())
+        await faults.stalled
+        for _ in range(2):
+            opening.cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.wait((opening,))
+        async with satay.Session("s") as again:
+            await again.step("plan")
+
+    assert opening.cancelled()
+    assert "SessionPaused" in types_of(tmp_path, "s")
+
+
 async def test_a_cancellation_while_it_is_opened_leaves_the_session_to_be_opened_again(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         async with satay.Session("s") as session:
@@ -627,6 +678,50 @@ async def test_a_participant_writes_to_the_same_session(tmp_path: Path) -> None:
         assert [2, 3] == [there.number, here.number]
         assert ["one", "two", "three"] == [step.name for step in await session.steps()]
         assert (await satay.verify("s")).is_intact
+
+
+async def test_what_a_participant_has_recorded_is_read_where_the_session_is_open(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        session = await satay.Session("s").__aenter__()
+        async with satay.Session.join(session.carrier(), state_fn=lambda: "theirs") as part:
+            await part.step("one")
+
+            assert "theirs" == await session.state_at(1)
+            await part.step("two")
+            assert ["one", "two"] == [step.name for step in await session.steps()]
+        await session.__aexit__(None, None, None)
+
+
+async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    @satay.task(name="sessions.on_another_loop")
+    async def ledgered() -> int:
+        return 1
+
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        await session.step("here")
+        uses: list[Callable[[], Any]] = [
+            lambda: session.step("there"),
+            lambda: session.call("tool", ledgered),
+            lambda: session.claim("tool", {}),
+            lambda: session.require_approval("key"),
+            lambda: session.wake_at(5),
+            lambda: session.steps(),
+            lambda: session.state_at(1),
+            lambda: session.fork(name="f"),
+            ledgered,
+        ]
+
+        def use(one: Callable[[], Any]) -> None:
+            async def call() -> None:
+                await one()
+
+            asyncio.run(call())
+
+        for one in uses:
+            with pytest.raises(UsageError, match="on another event loop"):
+                await asyncio.to_thread(use, one)
+
+    assert ["SessionStarted", "StepRecorded", "StateRecorded", "SessionCompleted"] == types_of(tmp_path, "s")[1:]
 
 
 async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_was_left(tmp_path: Path) -> None:
