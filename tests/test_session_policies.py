@@ -382,3 +382,22 @@ async def test_a_plain_function_is_refused_before_it_gets_a_thread(tmp_path: Pat
                 await fork.call(TOOL, mailer.send_now, "ada", key="ada")
 
         assert sent == letters(mailer.outbox)
+
+
+async def test_a_fork_blocks_a_tool_that_its_source_never_called(tmp_path: Path) -> None:
+    mailer = Mailer(tmp_path / "outbox")
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("plan")
+        fork = await satay.Session.resume("s", fork_at_step=1, name="f", tool_policies={TOOL: "block", "*": "auto"})
+        async with fork:
+            with pytest.raises(TaskBlockedError):
+                await call(fork, mailer, "welcome", "ada", None)
+            fork.pause()
+        async with await satay.Session.resume("s") as session:
+            await session.call(TOOL + "s", mailer.send, "bob")
+        again = await satay.Session.resume("s", fork_at_step=1, name="f", tool_policies={TOOL: "block", "*": "auto"})
+
+    assert ["bob"] == letters(tmp_path / "outbox")
+    assert again.receipt is not None
+    assert again.receipt.replayed
