@@ -37,6 +37,7 @@ from satay.errors import (
     ApprovalPendingError,
     CodecError,
     InvalidValueError,
+    JournalClosedError,
     JournalError,
     RunExistsError,
     SessionLostError,
@@ -224,9 +225,10 @@ class Session:
         journal = self._journal = await self._open(scheduler)
         try:
             await self._load()
-        except BaseException:
+        except Exception as error:
             if self._epoch is None:
-                await scheduler.journal.release(journal.lease)
+                with suppress(JournalError, SessionLostError):
+                    await self._leave(journal, scheduler, error)
             raise
         self._scheduler = scheduler
         self._ledger = Ledger(scheduler, journal, self._part)
@@ -253,9 +255,9 @@ class Session:
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
         snapshot = transcript.latest_snapshot
-        if snapshot is not None:
-            self._latest = StateText(snapshot, await journal.state_text(snapshot))
         handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
+        if snapshot is not None and (handed is not None or not transcript.is_inherited(snapshot.seq)):
+            self._latest = StateText(snapshot, await journal.state_text(snapshot))
         if self._latest is not None and handed is self._latest.snapshot:
             self._inherited_text = self._latest.text
         elif handed is not None:
@@ -503,13 +505,22 @@ class Session:
             self._alarm.cancel()
         due = next_wake(journal.transcript)
         if due is not None and self._is_open:
-            self._alarm = scheduler.clock.call_at(due, lambda: scheduler.spawn(self._wake(journal, scheduler)))
+            self._wake_at(due, journal, scheduler)
+
+    def _wake_at(self, moment: int, journal: SessionJournal, scheduler: Scheduler) -> None:
+        self._alarm = scheduler.clock.call_at(moment, lambda: scheduler.spawn(self._wake(journal, scheduler)))
 
     async def _wake(self, journal: SessionJournal, scheduler: Scheduler) -> None:
         now = scheduler.clock.now()
-        with suppress(SessionLostError):  # The next write of the session says so.
+        try:
             await journal.write(lambda: due_wakes(journal.transcript, now) if self._is_open else [])
-            self._set_alarm(journal, scheduler)
+        except (JournalClosedError, SessionLostError):
+            return  # The next write of the session says so.
+        except JournalError:
+            if self._is_open:  # The disk may have room again later.
+                self._wake_at(now + round(scheduler.settings.poll_seconds * MICROSECONDS), journal, scheduler)
+            return
+        self._set_alarm(journal, scheduler)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
