@@ -33,6 +33,7 @@ from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt
 from satay.declarations import value_codec
 from satay.definitions import Task, source_version, tasks
 from satay.definitions import effect as wrapped
+from satay.effects import ToolPolicy
 from satay.errors import (
     ApprovalPendingError,
     CodecError,
@@ -51,6 +52,7 @@ from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.logs import log
 from satay.model import EntryType, RunStatus
+from satay.outcomes import blocked_error, encode_refusal
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
 from satay.session_approvals import ApprovalRequest
@@ -131,6 +133,7 @@ class Session:
         self._carriers: dict[int, int] = {}
         self._wrapped: dict[Any, Task[..., Any]] = {}
         self._enclosing: Attempt | None = None
+        self._outer: Session | None = None
         self._receipt: ForkReceipt | None = None
         self._journal: SessionJournal | None = None
         self._ledger: Ledger | None = None
@@ -216,6 +219,8 @@ class Session:
                 scheduler.open_sessions.discard(self.run_id)
             raise
         self._enclosing = current_attempt.get()
+        outer = session_of_block.get()
+        self._outer = outer if isinstance(outer, Session) else None
         self._token = session_of_block.set(self)
         self._attempt_token = attempt_of_block.set(self._enclosing)
         return self
@@ -636,9 +641,26 @@ class Session:
         return await self._ledger.call(ToolCall(task, text, key, fields))
 
     def _check_enclosing(self, task: Task[..., Any]) -> None:
-        """A session that a tool opens does not call what the fork of that tool may not."""
+        """A session that a tool opens, or the block of a fork, does not call what that fork may not."""
         if self._enclosing is not None:
             self._enclosing.check_policy(task)
+        if self._outer is not None:
+            self._outer._check_inner(task, self._entered().origin.root_run_id)
+
+    def _check_inner(self, task: Task[..., Any], root_id: str) -> None:
+        """Raise `TaskBlockedError` where a session of another lineage, opened in this one's block, may not call a task.
+
+        One of the same lineage has tool policies of its own.
+        """
+        if self._outer is not None:
+            self._outer._check_inner(task, root_id)
+        assert self._ledger is not None, "the session was entered"
+        ruling, terms = self._ledger.ruling(task), self._ledger.terms
+        if root_id == self._ledger.root_run_id or ruling is None or terms is None:
+            return
+        if ruling.policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+            reason = f"{ruling.reason}, and another session called it that was opened in the block of the fork"
+            raise blocked_error(task.name, encode_refusal(terms, ruling, reason))
 
     def _tool(self, fn: Any, tool: str, kind: Any) -> Task[..., Any]:
         """The task that makes a call. Those that were made of a callable are kept: it costs more than the call."""
