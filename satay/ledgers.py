@@ -26,6 +26,7 @@ from satay.attempts import Attempt
 from satay.calls import TaskCall
 from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall
 from satay.clock import MICROSECONDS, to_datetime
+from satay.context import current_attempt
 from satay.definitions import Task
 from satay.differences import find_differences
 from satay.effects import Effect, ForkTerms, Ruling
@@ -224,7 +225,13 @@ class Ledger:
         return tool, 0 if self._part is not None else self._transcript.last_step
 
     async def _wait_for_running(self, identity: CallId) -> bool:
-        """Wait until the call does not run in this process; whether it did."""
+        """Wait until the call does not run in this process; whether it did. Raises `UsageError` for its own tool."""
+        attempt = current_attempt.get()
+        if identity in self._running and isinstance(attempt, Attempt) and attempt.is_part_of(self, identity):
+            raise UsageError(
+                f"call {identity} of session {self.run_id!r} was made within itself: its tool would wait for its own "
+                "outcome; give the inner call a key of its own"
+            )
         has_waited = False
         while (running := self._running.get(identity)) is not None:
             await asyncio.shield(running)

@@ -678,6 +678,21 @@ async def test_a_retry_whose_caller_is_cancelled_as_it_begins_is_given_back(tmp_
         assert ["attempt 1", "attempt 1"] == outbox.sent
 
 
+async def test_a_tool_that_makes_its_own_call_is_told_so_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app, satay.Session("s") as session:
+
+        async def outer() -> str:
+            return (await session.call("inner", inner, key="k")).result
+
+        async def inner() -> str:
+            return (await session.call("outer", outer, key="k")).result
+
+        with pytest.raises(UsageError, match=r"call outer\[k\] of session 's' was made within itself"):
+            await session.call("outer", outer, key="k")
+
+        assert 2 == (await types_of(app, "s")).count("TaskFailed")
+
+
 async def test_values_that_are_pickled_are_read_back_only_where_that_is_allowed(tmp_path: Path) -> None:
     @satay.task(name="ledgers.conjugate", codec="pickle")
     async def conjugate(number: complex) -> complex:
