@@ -1,6 +1,7 @@
 """Checks of what users hand in: durations, counts, keys, names and ids. Each refuses with a sentence."""
 
 import math
+import sys
 from datetime import timedelta
 from typing import Final
 
@@ -24,9 +25,9 @@ def checked_duration(duration: object, what: str) -> float:
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidValueError(f"{what} is {shown(duration)}; it must be a number of seconds or a timedelta")
-    if not math.isfinite(seconds) or seconds > LONGEST_DURATION_SECONDS:
+    if not -math.inf < seconds <= LONGEST_DURATION_SECONDS:
         raise InvalidValueError(f"{what} is {shown(duration)}; it must be finite and at most a hundred years")
-    return max(0.0, float(seconds))
+    return float(max(0.0, seconds))
 
 
 def checked_count(count: object, what: str, lowest: int, highest: int) -> int:
@@ -38,7 +39,7 @@ def checked_count(count: object, what: str, lowest: int, highest: int) -> int:
 
 def checked_amount(amount: object, what: str) -> float:
     """A finite number, zero or more. `what` begins the message of a refusal."""
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= sys.float_info.max:
         raise InvalidValueError(f"{what} is {shown(amount)}; it must be a finite number, zero or more")
     return float(amount)
 

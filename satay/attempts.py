@@ -16,6 +16,7 @@ from satay.definitions import Task, declared_effect
 from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, idempotency_key, restrict
 from satay.errors import EncodeError, TaskTimeoutError
 from satay.inputs import InputCodec
+from satay.model import CallId
 from satay.outcomes import blocked_error, encode_refusal
 from satay.threads import ThreadPool
 
@@ -89,6 +90,12 @@ class Attempt:
             return
         reason = f"{ruling.reason}, and task {self.call.name!r} called it itself"
         raise blocked_error(task.name, encode_refusal(terms, ruling, reason))
+
+    def is_part_of(self, run: AttemptedRun, identity: CallId) -> bool:
+        """Whether it is an attempt of that very call, or was made by one."""
+        if self._run is run and self.call.identity == identity:
+            return True
+        return isinstance(self._enclosing, Attempt) and self._enclosing.is_part_of(run, identity)
 
     async def run(self, clock: Clock, threads: ThreadPool, allow_pickle: bool) -> tuple[str, Any]:
         """Make the attempt. Raises what the task raised, or `TaskTimeoutError`."""

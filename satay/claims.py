@@ -35,6 +35,7 @@ from satay.outcomes import encode_refusal
 from satay.replay import blob_reference, value_text
 from satay.scheduler import SchedulerSettings
 from satay.session_journals import SessionHost, SessionJournal
+from satay.shields import finish
 from satay.texts import json_quote, to_plain
 from satay.threads import ThreadPool
 from satay.transcripts import LedgerCall, Transcript
@@ -185,17 +186,21 @@ class Claims:
 
     async def _write(self, decide: Callable[[], list[Draft]], met: Met, taken: Sequence[int]) -> list[Entry]:
         """Write a claim. A caller that is cancelled meanwhile leaves none behind."""
-        writing = asyncio.ensure_future(self._journal.write(decide, taken=taken))
+        entries: list[Entry] = []
+
+        async def write() -> None:
+            entries.extend(await self._journal.write(decide, taken=taken))
+
         try:
-            return await asyncio.shield(writing)
+            await finish(write())
         except asyncio.CancelledError:
-            await asyncio.wait((writing,))
-            if not writing.cancelled() and writing.exception() is None and writing.result() and met.is_mine:
-                seq = met.seq or writing.result()[0].seq
+            if entries and met.is_mine:
+                seq = met.seq or entries[0].seq
                 given_back = Draft(EntryType.CALL_CANCELLED, f'"call":{seq}')
                 with suppress(*LOST):
-                    await self.write(met.identity, seq, met.attempt, given_back)
+                    await finish(self.write(met.identity, seq, met.attempt, given_back))
             raise
+        return entries
 
     # --- what stands in the ledger ------------------------------------------------------------------------------------
 

@@ -1,14 +1,18 @@
 """What a task does to the world, and what follows from it: after a crash, and under the tool policies of a fork."""
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from satay.arguments import name_problem, shown
 from satay.errors import InvalidValueError, RegistrationError, TaskTimeoutError
 from satay.model import CallId, continued_run_id
+
+ALIKE: Final = 0.8
+"""How much alike the names of two tools are, from 0 to 1, where one looks like the other misspelled."""
 
 
 class Effect(StrEnum):
@@ -139,18 +143,46 @@ def restrict(
 
 def parse_policies(given: object, known_tasks: Collection[str]) -> dict[str, ToolPolicy]:
     """Check tool policies as they were given. Raises `InvalidValueError` for a value or a task that there is not."""
-    if not isinstance(given, Mapping):
-        raise InvalidValueError(f"tool_policies is {given!r}; it is a mapping of task names to policies")
     parsed = {}
-    for name, policy in given.items():
-        if not isinstance(policy, str) or policy not in tuple(ToolPolicy):
-            choices = ", ".join(repr(choice.value) for choice in ToolPolicy)
-            raise InvalidValueError(f"tool_policies[{name!r}] is {policy!r}, which is none of {choices}")
+    for name, policy in _named(given):
         if name != EVERY_TASK and name not in known_tasks:
             close = get_close_matches(str(name), known_tasks, 1)
             raise InvalidValueError(
                 f"tool_policies names a task {name!r}, which is neither registered nor recorded in the source; "
                 + (f"did you mean {close[0]!r}?" if close else f"{EVERY_TASK!r} stands for every task")
             )
-        parsed[str(name)] = ToolPolicy(policy)
+        parsed[str(name)] = policy
     return parsed
+
+
+def parse_tool_policies(given: object, known_tools: Collection[str]) -> dict[str, ToolPolicy]:
+    """Check the tool policies of a fork of a session. Its tools are named where they are called, so they may be new.
+
+    Raises `InvalidValueError` for a value that there is not, for what is no name of a tool, and for a name that is much
+    like that of a known tool, which has no policy: it looks misspelled.
+    """
+    parsed = {}
+    for name, policy in _named(given):
+        problem = None if name == EVERY_TASK else name_problem(name)
+        if problem:
+            raise InvalidValueError(f"tool_policies names a tool {shown(name)}, which cannot be used; {problem}")
+        parsed[str(name)] = policy
+    for name in parsed:
+        if name != EVERY_TASK and name not in known_tools:
+            close = [one for one in get_close_matches(name, known_tools, 1, ALIKE) if one not in parsed]
+            if close:
+                raise InvalidValueError(
+                    f"tool_policies names a tool {name!r}, which is neither registered nor called in the source; did "
+                    f"you mean {close[0]!r}? If it is a tool of its own, give {close[0]!r} a policy too"
+                )
+    return parsed
+
+
+def _named(given: object) -> Iterator[tuple[object, ToolPolicy]]:
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(f"tool_policies is {given!r}; it is a mapping of task names to policies")
+    for name, policy in given.items():
+        if not isinstance(policy, str) or policy not in tuple(ToolPolicy):
+            choices = ", ".join(repr(choice.value) for choice in ToolPolicy)
+            raise InvalidValueError(f"tool_policies[{name!r}] is {policy!r}, which is none of {choices}")
+        yield name, ToolPolicy(policy)

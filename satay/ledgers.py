@@ -26,6 +26,7 @@ from satay.attempts import Attempt
 from satay.calls import TaskCall
 from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall
 from satay.clock import MICROSECONDS, to_datetime
+from satay.context import current_attempt
 from satay.definitions import Task
 from satay.differences import find_differences
 from satay.effects import Effect, ForkTerms, Ruling
@@ -49,6 +50,7 @@ from satay.pickles import PickleCodec
 from satay.replay import blob_reference, read_head, value_text
 from satay.scheduler import HEARTBEATS_PER_LEASE
 from satay.session_journals import SessionJournal
+from satay.shields import finish
 from satay.texts import json_quote, to_plain
 from satay.transcripts import LedgerCall, Transcript
 
@@ -223,7 +225,13 @@ class Ledger:
         return tool, 0 if self._part is not None else self._transcript.last_step
 
     async def _wait_for_running(self, identity: CallId) -> bool:
-        """Wait until the call does not run in this process; whether it did."""
+        """Wait until the call does not run in this process; whether it did. Raises `UsageError` for its own tool."""
+        attempt = current_attempt.get()
+        if identity in self._running and isinstance(attempt, Attempt) and attempt.is_part_of(self, identity):
+            raise UsageError(
+                f"call {identity} of session {self.run_id!r} was made within itself: its tool would wait for its own "
+                "outcome; give the inner call a key of its own"
+            )
         has_waited = False
         while (running := self._running.get(identity)) is not None:
             await asyncio.shield(running)
@@ -296,9 +304,7 @@ class Ledger:
             caller = asyncio.current_task()
             if task.cancelled() and caller is not None and not caller.cancelling():
                 return TaskFailedError(f"tool {attempt.call.name!r} cancelled itself")
-            task.cancel()
-            await asyncio.wait((task,))
-            await asyncio.shield(self._give_up(attempt, task))
+            await finish(self._give_up(attempt, task))
             raise
         except Exception as error:
             return error
@@ -310,6 +316,8 @@ class Ledger:
         Whoever lost the claim meanwhile, or cannot write, has nothing to record: the cancellation goes on.
         """
         call = attempt.call
+        task.cancel()
+        await asyncio.wait((task,))
         with suppress(*LOST):
             error = None if task.cancelled() else task.exception()
             if not task.cancelled() and error is None:
@@ -332,12 +340,20 @@ class Ledger:
         await self._record(call, EntryType.TASK_ATTEMPT_FAILED, more, encode_failure(error))
         await self._claims.sleep_until(due)
         holding = self._claims.holding(self._participant_ttl)
-        await self._record(call, EntryType.TASK_ATTEMPT_STARTED, f',"attempt":{call.attempt + 1}{holding}', None)
+        begins = f',"attempt":{call.attempt + 1}{holding}'
+        try:
+            await self._record(call, EntryType.TASK_ATTEMPT_STARTED, begins, None)
+        except asyncio.CancelledError:
+            call.attempt += 1
+            with suppress(*LOST):  # It was not begun.
+                await self._record(call, EntryType.CALL_CANCELLED, "", None)
+            raise
         call.attempt += 1
 
     async def _record(self, call: TaskCall, type: EntryType, more: str, text: str | None) -> LedgerCall:
+        """Record what became of a call, also where its caller is cancelled: else nobody knew it any more."""
         draft = Draft(type, f'"call":{call.seq}{more}', text)
-        return await self._claims.write(call.identity, call.seq, call.attempt, draft)
+        return await finish(self._claims.write(call.identity, call.seq, call.attempt, draft))
 
     # --- claims that run out ------------------------------------------------------------------------------------------
 

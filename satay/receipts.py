@@ -13,6 +13,8 @@ from satay.boundaries import SessionBoundary
 from satay.cuts import RequestedCut
 from satay.declarations import value_codec
 from satay.effects import ToolPolicy
+from satay.errors import JournalCorruptError
+from satay.failures import message_of
 from satay.tables import Column, printable, show_cost, show_seconds, show_value, text_table
 
 MAX_LISTED_STALE_CALLS: Final = 100
@@ -134,8 +136,17 @@ class ForkReceipt:
 
     @classmethod
     def from_json(cls, text: str) -> "ForkReceipt":
-        """Read a stored receipt back. Members that a later version added are left out."""
-        stored = json.loads(text)
+        """Read a stored receipt back. Members that a later version added are left out.
+
+        Raises `JournalCorruptError` for what is no receipt.
+        """
+        try:
+            return cls._from_plain(json.loads(text), text)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise JournalCorruptError(f"the receipt of a fork cannot be read: {message_of(error)}") from error
+
+    @classmethod
+    def _from_plain(cls, stored: Any, text: str) -> "ForkReceipt":
         data = {part.name: stored[part.name] for part in fields(cls) if part.name in stored}
         data["requested"] = _known(RequestedCut, stored["requested"])
         data["intervention"] = _OPAQUE.decode(json.dumps(stored["intervention"]), _INTERVENTION)

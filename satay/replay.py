@@ -135,15 +135,28 @@ def read_outcome(entry: Entry) -> tuple[int, str | None]:
     return outcome_call(entry), value_text(entry)
 
 
+class _Facts(dict[str, Any]):
+    """The facts of an entry. To ask for one that has to be there and is not is to find the entry damaged."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry, told: dict[str, Any]) -> None:
+        super().__init__(told)
+        self._entry = entry
+
+    def __missing__(self, name: str) -> Any:
+        raise JournalCorruptError(f"{_named(self._entry)} does not say its {name!r}", seq=self._entry.seq)
+
+
 def facts(entry: Entry) -> dict[str, Any]:
-    """An entry's payload as plain data."""
+    """An entry's payload as plain data. Raises `JournalCorruptError`, also where a fact is asked for and not there."""
     try:
         parsed = json.loads(entry.payload)
     except ValueError as error:
         raise JournalCorruptError(f"{_named(entry)} is not valid JSON: {error}", seq=entry.seq) from None
     if not isinstance(parsed, dict):
         raise JournalCorruptError(f"{_named(entry)} is not a JSON object", seq=entry.seq)
-    return parsed
+    return _Facts(entry, parsed)
 
 
 def read_head(entry: Entry) -> dict[str, Any]:
@@ -152,7 +165,7 @@ def read_head(entry: Entry) -> dict[str, Any]:
     if text is None:
         return facts(entry)
     end = entry.payload.rfind(",", 0, len(entry.payload) - len(text) - 1)
-    return {} if end < 0 else facts(entry._replace(payload=entry.payload[:end] + "}"))
+    return _Facts(entry, {}) if end < 0 else facts(entry._replace(payload=entry.payload[:end] + "}"))
 
 
 def recorded_call(entry: Entry) -> CallId:

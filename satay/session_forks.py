@@ -14,7 +14,7 @@ from satay.boundaries import BoundaryMode, SessionBoundary
 from satay.cuts import RequestedCut
 from satay.declarations import value_codec
 from satay.definitions import tasks
-from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_policies, ruling_for
+from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_tool_policies, ruling_for
 from satay.errors import (
     ForkValidationError,
     InvalidValueError,
@@ -100,10 +100,10 @@ async def fork_session(
     for _ in range(MAX_ATTEMPTS):
         is_there = await host.journal.record(fork_id) is not None
         try:
-            source = await _read(host, session_id, request, live, through=request.at_step)
+            source = await _read(host, session_id, request, live, through=request.at_step, is_there=is_there)
             boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
         except (ForkValidationError, InvalidValueError):  # What is refused is refused knowing all of the session.
-            source = await _read(host, session_id, request, live, through=None)
+            source = await _read(host, session_id, request, live, through=None, is_there=is_there)
             boundary = None if is_there else find_boundary(source.transcript, source.step, request.mode)
         if boundary is None:
             return await _same_fork(host, fork_id, source, request)
@@ -124,13 +124,17 @@ async def _read(
     live: SessionJournal | None,
     *,
     through: int | None,
+    is_there: bool,
 ) -> _Source:
-    """Read a session, or as much of it as tells of the steps `through` one."""
+    """Read a session, or as much of it as tells of the steps `through` one.
+
+    Where the fork `is_there` its policies were checked by what was known then.
+    """
     asked = await session_record(host.archive, session_id)
     origin, transcript = await _read_live(live) or await _read_journal(host, session_id, through)
-    tools = {call.name for call in transcript.ledger}
+    tools = set() if is_there else {*tasks.names(), *(call.name for call in transcript.ledger)}
     inherited = {} if origin.terms is None else origin.terms.policies
-    own = {} if request.tool_policies is None else parse_policies(request.tool_policies, {*tasks.names(), *tools})
+    own = {} if request.tool_policies is None else parse_tool_policies(request.tool_policies, tools)
     step = transcript.last_step if request.at_step is None else request.at_step
     return _Source(asked, origin, transcript, {**inherited, **own}, step)
 

@@ -18,6 +18,7 @@ from satay.errors import (
     RunConflictError,
     RunEndedError,
     SessionLostError,
+    UsageError,
 )
 from satay.experiments import Draft
 from satay.journal import Journal, Lease, NewRun, Wait
@@ -76,6 +77,7 @@ class SessionJournal:
         self.transcript = Transcript(self.run_id)
         with reading(self.run_id):
             self.transcript.read(opened.entries)
+        self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._is_behind = False
 
@@ -101,6 +103,7 @@ class SessionJournal:
         `decide` may refuse by raising; it is asked again where somebody else wrote meanwhile. Raises `SessionLostError`
         where another process has taken the session over, and a `JournalError` where the journal cannot be written.
         """
+        self.check_loop()
         async with self._turn:  # Held until the disk has it: what is decided next builds on it.
             for _ in range(MAX_CONFLICTS):
                 if self._is_behind:
@@ -140,8 +143,18 @@ class SessionJournal:
 
     async def refresh(self) -> None:
         """Read what others wrote. Raises `SessionLostError` where the session was taken over, or was left."""
+        self.check_loop()
         async with self._turn:
             await self.catch_up()
+
+    def check_loop(self) -> None:
+        """Raise `UsageError` on another event loop than that on which the session was opened: nobody would answer."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError(
+                f"session {self.run_id!r} was used on another event loop than the one on which it was opened, such as "
+                "one in a thread; make the call on its own loop, or take part from the other one with "
+                "satay.Session.join(), by its carrier()"
+            )
 
     async def catch_up(self) -> None:
         """Read what was written since. Raises `SessionLostError` where the session was taken over, or was left."""

@@ -4,7 +4,6 @@ A session is a journal like that of a run: with a lease, forks, receipts, polici
 application records a step when it has made one, and its state with it; it calls tools through the ledger.
 """
 
-import asyncio
 import functools
 import inspect
 import os
@@ -34,10 +33,12 @@ from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt
 from satay.declarations import value_codec
 from satay.definitions import Task, source_version, tasks
 from satay.definitions import effect as wrapped
+from satay.effects import ToolPolicy
 from satay.errors import (
     ApprovalPendingError,
     CodecError,
     InvalidValueError,
+    JournalClosedError,
     JournalError,
     RunExistsError,
     SessionLostError,
@@ -51,6 +52,7 @@ from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.logs import log
 from satay.model import EntryType, RunStatus
+from satay.outcomes import blocked_error, encode_refusal
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
 from satay.session_approvals import ApprovalRequest
@@ -65,6 +67,7 @@ from satay.session_journals import (
     session_record,
 )
 from satay.session_wakes import due_wakes, next_wake
+from satay.shields import finish
 from satay.snapshots import Snapshot, StateText, store_state
 from satay.texts import dump_plain, json_quote, to_plain
 from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
@@ -130,6 +133,7 @@ class Session:
         self._carriers: dict[int, int] = {}
         self._wrapped: dict[Any, Task[..., Any]] = {}
         self._enclosing: Attempt | None = None
+        self._outer: Session | None = None
         self._receipt: ForkReceipt | None = None
         self._journal: SessionJournal | None = None
         self._ledger: Ledger | None = None
@@ -206,17 +210,17 @@ class Session:
         scheduler = await current_app().scheduler()
         if self._epoch is None:
             hold(scheduler, self.run_id)
-        opening = asyncio.ensure_future(self._begin(scheduler))
         try:
-            await asyncio.shield(opening)
+            await finish(self._begin(scheduler))
         except BaseException as error:
-            await asyncio.wait((opening,))
-            if not opening.cancelled() and opening.exception() is None:  # Only the caller was cancelled.
+            if self._is_open:  # Only the caller was cancelled.
                 await self.__aexit__(type(error), error, None)
             elif self._epoch is None:
                 scheduler.open_sessions.discard(self.run_id)
             raise
         self._enclosing = current_attempt.get()
+        outer = session_of_block.get()
+        self._outer = outer if isinstance(outer, Session) else None
         self._token = session_of_block.set(self)
         self._attempt_token = attempt_of_block.set(self._enclosing)
         return self
@@ -226,9 +230,10 @@ class Session:
         journal = self._journal = await self._open(scheduler)
         try:
             await self._load()
-        except BaseException:
+        except Exception as error:
             if self._epoch is None:
-                await scheduler.journal.release(journal.lease)
+                with suppress(JournalError, SessionLostError):
+                    await self._leave(journal, scheduler, error)
             raise
         self._scheduler = scheduler
         self._ledger = Ledger(scheduler, journal, self._part)
@@ -255,9 +260,9 @@ class Session:
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
         snapshot = transcript.latest_snapshot
-        if snapshot is not None:
-            self._latest = StateText(snapshot, await journal.state_text(snapshot))
         handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
+        if snapshot is not None and (handed is not None or not transcript.is_inherited(snapshot.seq)):
+            self._latest = StateText(snapshot, await journal.state_text(snapshot))
         if self._latest is not None and handed is self._latest.snapshot:
             self._inherited_text = self._latest.text
         elif handed is not None:
@@ -278,7 +283,7 @@ class Session:
         if self._epoch is not None:
             return
         try:
-            await self._leave(journal, scheduler, error)
+            await finish(self._leave(journal, scheduler, error))
         except (JournalError, SessionLostError) as failure:
             if error is None:
                 raise
@@ -308,6 +313,15 @@ class Session:
         if self._journal is None:
             raise UsageError(f"session {self.run_id!r} was not entered; use it in an 'async with' block")
         return self._journal
+
+    async def _read_on(self) -> SessionJournal:
+        """The journal, and of an open session all that is in it by now."""
+        journal = self._entered()
+        journal.check_loop()
+        if self._is_open:
+            with suppress(SessionLostError):  # The next write says so; what is there may be read.
+                await journal.refresh()
+        return journal
 
     def _open_journal(self) -> SessionJournal:
         journal = self._entered()
@@ -440,8 +454,11 @@ class Session:
             ) from error
 
     async def steps(self) -> list[Step]:
-        """All steps, the inherited ones too, in order. Raises `UsageError` before the session is entered."""
-        journal = self._entered()
+        """All steps in order, the inherited ones too, and what others who take part have recorded.
+
+        Raises `UsageError` before the session is entered.
+        """
+        journal = await self._read_on()
         marks = list(journal.transcript.steps)
         texts = await journal.host.archive.texts(
             self.run_id, [mark.seq for mark in marks], without_values=(EntryType.STATE_RECORDED,)
@@ -454,7 +471,7 @@ class Session:
         Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `ForkValidationError` for a
         step that there is not; `UsageError` before the session is entered.
         """
-        journal = self._entered()
+        journal = await self._read_on()
         number = checked_count(step, "step of state_at()", 0, MAX_STEP)
         snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
         assert snapshot is not None, "an exact boundary has a state"
@@ -493,13 +510,22 @@ class Session:
             self._alarm.cancel()
         due = next_wake(journal.transcript)
         if due is not None and self._is_open:
-            self._alarm = scheduler.clock.call_at(due, lambda: scheduler.spawn(self._wake(journal, scheduler)))
+            self._wake_at(due, journal, scheduler)
+
+    def _wake_at(self, moment: int, journal: SessionJournal, scheduler: Scheduler) -> None:
+        self._alarm = scheduler.clock.call_at(moment, lambda: scheduler.spawn(self._wake(journal, scheduler)))
 
     async def _wake(self, journal: SessionJournal, scheduler: Scheduler) -> None:
         now = scheduler.clock.now()
-        with suppress(SessionLostError):  # The next write of the session says so.
+        try:
             await journal.write(lambda: due_wakes(journal.transcript, now) if self._is_open else [])
-            self._set_alarm(journal, scheduler)
+        except (JournalClosedError, SessionLostError):
+            return  # The next write of the session says so.
+        except JournalError:
+            if self._is_open:  # The disk may have room again later.
+                self._wake_at(now + round(scheduler.settings.poll_seconds * MICROSECONDS), journal, scheduler)
+            return
+        self._set_alarm(journal, scheduler)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -615,9 +641,26 @@ class Session:
         return await self._ledger.call(ToolCall(task, text, key, fields))
 
     def _check_enclosing(self, task: Task[..., Any]) -> None:
-        """A session that a tool opens does not call what the fork of that tool may not."""
+        """A session that a tool opens, or the block of a fork, does not call what that fork may not."""
         if self._enclosing is not None:
             self._enclosing.check_policy(task)
+        if self._outer is not None:
+            self._outer._check_inner(task, self._entered().origin.root_run_id)
+
+    def _check_inner(self, task: Task[..., Any], root_id: str) -> None:
+        """Raise `TaskBlockedError` where a session of another lineage, opened in this one's block, may not call a task.
+
+        One of the same lineage has tool policies of its own.
+        """
+        if self._outer is not None:
+            self._outer._check_inner(task, root_id)
+        assert self._ledger is not None, "the session was entered"
+        ruling, terms = self._ledger.ruling(task), self._ledger.terms
+        if root_id == self._ledger.root_run_id or ruling is None or terms is None:
+            return
+        if ruling.policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+            reason = f"{ruling.reason}, and another session called it that was opened in the block of the fork"
+            raise blocked_error(task.name, encode_refusal(terms, ruling, reason))
 
     def _tool(self, fn: Any, tool: str, kind: Any) -> Task[..., Any]:
         """The task that makes a call. Those that were made of a callable are kept: it costs more than the call."""

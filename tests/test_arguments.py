@@ -30,6 +30,7 @@ from satay.errors import InvalidValueError
         (timedelta(minutes=2), 120.0),
         (-1, 0.0),
         (timedelta(days=-1), 0.0),
+        (-(10**400), 0.0),
         (LONGEST_DURATION_SECONDS, LONGEST_DURATION_SECONDS),
     ],
 )
@@ -46,7 +47,9 @@ def test_a_duration_is_a_number_or_a_timedelta(duration: object) -> None:
         checked_duration(duration, "the timeout")
 
 
-@pytest.mark.parametrize("duration", [math.inf, math.nan, -math.inf, LONGEST_DURATION_SECONDS + 1, timedelta.max])
+@pytest.mark.parametrize(
+    "duration", [math.inf, math.nan, -math.inf, LONGEST_DURATION_SECONDS + 1, 10**400, timedelta.max]
+)
 def test_a_duration_is_finite_and_at_most_a_hundred_years(duration: object) -> None:
     with pytest.raises(InvalidValueError, match="it must be finite and at most a hundred years"):
         checked_duration(duration, "the timeout")

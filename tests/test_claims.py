@@ -366,7 +366,7 @@ async def test_a_long_call_of_a_participant_keeps_its_claim_and_is_made_once(tmp
 
     async def work(to: str) -> str:
         made.append(to)
-        await pause(100)
+        await pause(95)
         return "done"
 
     async with two_apps(tmp_path, clock) as (app, other_app), satay.Session("s") as session:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from satay.effects import Effect, ToolPolicy, idempotency_key, parse_effect, restrict
-from satay.errors import RegistrationError
+from satay.effects import Effect, ToolPolicy, idempotency_key, parse_effect, parse_tool_policies, restrict
+from satay.errors import InvalidValueError, RegistrationError
 from satay.model import CallId, CallKind
 
 CALL = CallId(CallKind.TASK, "send", 0)
@@ -86,3 +86,24 @@ def test_of_two_policies_for_a_task_the_stricter_one_holds(
 
     assert expected == restricted
     assert expected == restrict(within, policies, lambda name: effects.get(name, Effect.UNDECLARED))
+
+
+def test_a_policy_may_name_a_tool_that_was_never_called() -> None:
+    assert {"email.send": ToolPolicy.BLOCK, "*": ToolPolicy.AUTO} == parse_tool_policies(
+        {"email.send": "block", "*": "auto"}, {"search", "email"}
+    )
+
+
+def test_a_policy_for_a_tool_whose_name_looks_misspelled_is_refused_unless_that_one_has_a_policy_too() -> None:
+    with pytest.raises(InvalidValueError, match=r"a tool 'email\.sned'.*did you mean 'email\.send'\?"):
+        parse_tool_policies({"email.sned": "block"}, {"email.send"})
+
+    assert 2 == len(parse_tool_policies({"email.send": "block", "email.sent": "auto"}, {"email.send"}))
+
+
+@pytest.mark.parametrize(
+    "given", [None, "block", ["block"], {"": "block"}, {3: "block"}, {"a\n": "block"}, {"a": "no"}]
+)
+def test_policies_for_what_is_no_tool_are_refused(given: object) -> None:
+    with pytest.raises(InvalidValueError, match="tool_policies"):
+        parse_tool_policies(given, ())

@@ -5,6 +5,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -625,6 +626,71 @@ async def test_a_result_that_comes_with_the_cancellation_of_the_caller_is_record
 
         assert calling.cancelled()
         assert ("replayed", "done", ["ada"]) == (again.status, again.result, outbox.sent)
+
+
+@pytest.mark.parametrize("effect", [None, "external"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_tool_brought_is_recorded_also_where_its_caller_is_cancelled_meanwhile(
+    fails: bool, effect: Any, tmp_path: Path
+) -> None:
+    async def work(to: str) -> str:
+        outbox.note(to)
+        if fails:
+            raise ValueError("no such address")
+        return "done"
+
+    faults = Faults()
+    async with open_app(tmp_path, faults=faults, clock=ManualClock()), satay.Session("s") as session:
+        faults.stall_after(type=EntryType.TASK_SCHEDULED, count=2)
+        calls = [
+            asyncio.create_task(session.call("work", work, to, key=to, effect=effect)) for to in ("ada", "bob", "cleo")
+        ]
+        await faults.stalled
+        await outbox.has_begun.wait()
+        for _ in range(3):
+            calls[0].cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.gather(*calls, return_exceptions=True)
+        before = outbox.sent.count("ada")
+        with pytest.raises(ValueError, match="no such address") if fails else nullcontext():
+            await session.call("work", work, "ada", key="ada", effect=effect)
+
+        assert calls[0].cancelled()
+        assert (1, 1) == (before, outbox.sent.count("ada"))
+
+
+async def test_a_retry_whose_caller_is_cancelled_as_it_begins_is_given_back(tmp_path: Path) -> None:
+    faults, clock = Faults().stall_after(type=EntryType.TASK_ATTEMPT_STARTED), ManualClock()
+    async with open_app(tmp_path, faults=faults, clock=clock), satay.Session("s") as session:
+        calling = asyncio.ensure_future(session.call("ledgers.flaky", flaky, 1, key="k"))
+        advancing = asyncio.ensure_future(clock.advance(10))
+        await faults.stalled
+        for _ in range(2):
+            calling.cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.wait((calling, advancing))
+        again = await session.call("ledgers.flaky", flaky, 0, key="k")
+
+        assert calling.cancelled()
+        assert ("claimed", 1) == (again.status, again.result)
+        assert ["attempt 1", "attempt 1"] == outbox.sent
+
+
+async def test_a_tool_that_makes_its_own_call_is_told_so_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app, satay.Session("s") as session:
+
+        async def outer() -> str:
+            return (await session.call("inner", inner, key="k")).result
+
+        async def inner() -> str:
+            return (await session.call("outer", outer, key="k")).result
+
+        with pytest.raises(UsageError, match=r"call outer\[k\] of session 's' was made within itself"):
+            await session.call("outer", outer, key="k")
+
+        assert 2 == (await types_of(app, "s")).count("TaskFailed")
 
 
 async def test_values_that_are_pickled_are_read_back_only_where_that_is_allowed(tmp_path: Path) -> None:

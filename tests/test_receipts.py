@@ -8,6 +8,7 @@ import pytest
 from satay.boundaries import BoundaryMode, Reproducibility, SessionBoundary
 from satay.cuts import RequestedCut
 from satay.effects import ToolPolicy
+from satay.errors import JournalCorruptError
 from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
 
 
@@ -114,3 +115,9 @@ def test_a_receipt_tells_its_rule_its_calls_in_flight_and_what_is_stale() -> Non
     assert "fetch:2 by error" in told
     assert "why\nnot" not in told
     assert ("draft[k]", "draft[l]") == receipt().calls_in_flight
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "null", "[]", '{"requested": 1}'])
+def test_what_is_no_receipt_is_told_as_damage(text: str) -> None:
+    with pytest.raises(JournalCorruptError, match="the receipt of a fork cannot be read"):
+        ForkReceipt.from_json(text)

@@ -13,9 +13,10 @@ import pytest
 import structlog
 
 import satay
-from satay.errors import EventTimeoutError, NondeterminismError, UnsupportedEntryError
-from satay.model import EntryType
+from satay.errors import EventTimeoutError, JournalCorruptError, NondeterminismError, UnsupportedEntryError
+from satay.model import Entry, EntryType
 from satay.recorder import Recorder
+from satay.replay import facts
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.driving import drive_twice, entries_of, in_loop, types_of
 
@@ -1113,3 +1114,12 @@ def test_a_failed_run_answers_with_the_same_error_for_ever(tmp_path: Path) -> No
 
     assert [("gone", 7), ("gone", 7)] == in_loop(run())
     assert ["a"] == ran
+
+
+def test_a_fact_that_an_entry_lacks_is_told_with_the_entry() -> None:
+    entry = Entry(7, "TimerCreated", 0, '{"timer":"wake"}', b"")
+
+    assert "wake" == facts(entry)["timer"]
+    assert facts(entry).get("due") is None
+    with pytest.raises(JournalCorruptError, match=r"entry 7 \(TimerCreated\) does not say its 'due'"):
+        facts(entry)["due"]

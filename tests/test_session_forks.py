@@ -736,7 +736,7 @@ async def test_a_fork_knows_what_participants_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tool_policies": {"no.such": "block"}}, "no.such"),
+        ({"tool_policies": {"": "block"}}, "tool_policies"),
         ({"tool_policies": {"*": "maybe"}}, "maybe"),
         ({"tool_policies": ["*"]}, "tool_policies"),
         ({"boundary": "latest"}, "latest"),

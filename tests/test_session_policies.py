@@ -382,3 +382,56 @@ async def test_a_plain_function_is_refused_before_it_gets_a_thread(tmp_path: Pat
                 await fork.call(TOOL, mailer.send_now, "ada", key="ada")
 
         assert sent == letters(mailer.outbox)
+
+
+async def test_a_fork_blocks_a_tool_that_its_source_never_called(tmp_path: Path) -> None:
+    mailer = Mailer(tmp_path / "outbox")
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("plan")
+        fork = await satay.Session.resume("s", fork_at_step=1, name="f", tool_policies={TOOL: "block", "*": "auto"})
+        async with fork:
+            with pytest.raises(TaskBlockedError):
+                await call(fork, mailer, "welcome", "ada", None)
+            fork.pause()
+        async with await satay.Session.resume("s") as session:
+            await session.call(TOOL + "s", mailer.send, "bob")
+        again = await satay.Session.resume("s", fork_at_step=1, name="f", tool_policies={TOOL: "block", "*": "auto"})
+
+    assert ["bob"] == letters(tmp_path / "outbox")
+    assert again.receipt is not None
+    assert again.receipt.replayed
+
+
+@pytest.mark.parametrize(("policy", "sent"), [("auto", ["ada"]), ("live", ["ada"]), ("block", []), ("replay", [])])
+async def test_a_session_that_is_opened_in_the_block_of_a_fork_calls_nothing_that_the_fork_may_not(
+    policy: str, sent: list[str], tmp_path: Path
+) -> None:
+    mailer = Mailer(tmp_path / "outbox")
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("plan")
+            fork = await session.fork(name="f", tool_policies={TOOL: policy, "*": "auto"})
+        async with fork, satay.Session("another") as between, satay.Session("assistant") as inner:
+            if sent:
+                await call(inner, mailer, "welcome", "ada", None)
+            else:
+                with pytest.raises(TaskBlockedError, match="another session called it"):
+                    await call(inner, mailer, "welcome", "ada", None)
+            await between.call("search", mailer.send, "bob")
+
+    assert [*sent, "bob"] == letters(tmp_path / "outbox")
+
+
+async def test_a_fork_that_is_opened_in_the_block_of_its_source_has_policies_of_its_own(tmp_path: Path) -> None:
+    mailer = Mailer(tmp_path / "outbox")
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.step("plan")
+            careful = await session.fork(name="careful", tool_policies={TOOL: "block"})
+        async with careful:
+            bold = await careful.fork(name="bold", tool_policies={TOOL: "live"})
+            async with bold:
+                await call(bold, mailer, "welcome", "ada", None)
+
+    assert ["ada"] == letters(tmp_path / "outbox")

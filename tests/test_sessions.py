@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -14,14 +15,17 @@ import pytest
 
 import satay
 from satay.errors import (
+    ApprovalPendingError,
     EncodeError,
     InvalidValueError,
     JournalClosedError,
+    JournalCorruptError,
     LeaseHeldError,
     NoRestorableStateError,
     RunConflictError,
     RunEndedError,
     RunNotFoundError,
+    SatayError,
     SessionLostError,
     SessionStateError,
     UsageError,
@@ -116,6 +120,57 @@ async def test_a_cancellation_that_leaves_the_block_pauses_the_session(tmp_path:
         assert RunStatus.WAITING is await app.status("s")
         async with satay.Session("s") as session:
             assert 1 == session.last_step
+
+
+async def test_a_session_whose_end_is_cancelled_too_is_paused_all_the_same(tmp_path: Path) -> None:
+    async def run(reached: asyncio.Event) -> None:
+        async with satay.Session("s") as session:
+            stepping = asyncio.ensure_future(session.step("plan"))
+            reached.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                background.append(stepping)
+
+    background: list[asyncio.Future[satay.Step]] = []
+    faults = Faults().stall_after(type="SessionStarted")
+    async with open_app(tmp_path, faults=faults) as app:
+        reached = asyncio.Event()
+        task = asyncio.create_task(run(reached))
+        await reached.wait()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.gather(task, *background, return_exceptions=True)
+
+        assert task.cancelled()
+        assert RunStatus.WAITING is await app.status("s")
+        assert ["SessionStarted", "StepRecorded", "SessionPaused"] == types_of(tmp_path, "s")[1:]
+
+
+@pytest.mark.parametrize("type", ["SessionCreated", "SessionResumed"])
+async def test_a_session_that_is_cancelled_twice_while_it_is_opened_can_be_opened_again(
+    type: str, tmp_path: Path
+) -> None:
+    faults = Faults()
+    async with open_app(tmp_path, faults=faults):
+        if type == "SessionResumed":
+            async with satay.Session("s") as session:
+                session.pause()
+        faults.stall_after(type=type)
+        opening = asyncio.create_task(satay.Session("s").__aenter__())
+        await faults.stalled
+        for _ in range(2):
+            opening.cancel()
+            await asyncio.sleep(0)
+        faults.go_on()
+        await asyncio.wait((opening,))
+        async with satay.Session("s") as again:
+            await again.step("plan")
+
+    assert opening.cancelled()
+    assert "SessionPaused" in types_of(tmp_path, "s")
 
 
 async def test_a_cancellation_while_it_is_opened_leaves_the_session_to_be_opened_again(tmp_path: Path) -> None:
@@ -612,6 +667,86 @@ async def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert ["early"] == step_names(tmp_path, "s")
 
 
+def change(place: Path, statement: str) -> None:
+    with closing(sqlite3.connect(place / DATABASE_FILE, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+async def test_a_session_whose_state_is_lost_crashes_where_it_is_opened_and_can_be_forked_without_it(
+    tmp_path: Path,
+) -> None:
+    large = "x" * (BLOB_THRESHOLD_BYTES + 1)
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s", state_fn=lambda: large) as session:
+            await session.step("plan")
+        change(tmp_path, "DELETE FROM blobs")
+        with pytest.raises(JournalCorruptError, match="is lost from the journal"):
+            await (await satay.Session.resume("s")).__aenter__()
+        fork = await satay.Session.resume("s", fork_at_step=1, name="f", boundary="lineage", state_fn=lambda: "small")
+        async with fork:
+            await fork.step("go on")
+
+            assert "small" == await fork.state_at(2)
+        assert RunStatus.FAILED is await app.status("s")
+    assert ["SessionResumed", "SessionCrashed"] == types_of(tmp_path, "s")[-2:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["{}", '{"call":99999}', '{"step":"x"}', "null", "{"])
+async def test_a_damaged_entry_is_told_as_such_whatever_is_asked_of_a_session(damage: str, tmp_path: Path) -> None:
+    async with open_app(tmp_path / "there"), satay.Session("s", state_fn=lambda: 1) as session:
+        await session.step("plan")
+        await session.wake_at(100)
+        await (await session.claim("tool", {}, key="k")).heartbeat()
+        with suppress(ApprovalPendingError):
+            await session.require_approval("go", wait=False)
+        await session.step("act")
+        await session.fork(at_step=2, name="f")
+    whole = History.of(tmp_path / "there").entries
+    entries = {(run_id, entry.seq) for run_id in whole for entry in whole[run_id] if entry.payload != damage}
+
+    async def use() -> None:
+        async with await satay.Session.resume("s") as opened:
+            await opened.steps()
+            await opened.state_at(1)
+
+    asks: list[Callable[[], Any]] = [
+        lambda: satay.Session.resume("s", fork_at_step=2, name="g"),
+        lambda: satay.decision_trail("s"),
+        lambda: satay.decision_trail("f"),
+        lambda: satay.diff_states("s", "f"),
+        lambda: satay.compare("s", "f"),
+        lambda: satay.approvals("s"),
+        lambda: satay.decide_approval("s", "go", approved=True),
+        lambda: satay.verify("s"),
+        use,
+    ]
+    for run_id, seq in sorted(entries):
+        place = tmp_path / f"{run_id}{seq}"
+        shutil.copytree(tmp_path / "there", place)
+        run = f"(SELECT key FROM runs WHERE run_id = '{run_id}')"
+        change(place, f"UPDATE events SET payload = '{damage}' WHERE seq = {seq} AND run = {run}")
+        async with open_app(place):
+            for ask in asks:
+                with suppress(SatayError):
+                    await ask()
+            assert not (await satay.verify(run_id)).is_intact
+        shutil.rmtree(place)
+
+
+async def test_a_wake_up_that_cannot_be_written_is_written_when_it_can(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock), satay.Session("s") as session:
+        await session.wake_at(10)
+        change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'no room'); END")
+        await clock.advance(11)
+        before = types_of(tmp_path, "s")[-1]
+        change(tmp_path, "DROP TRIGGER full")
+        await clock.advance(10)
+
+        assert ["TimerCreated", "TimerFired"] == [before, types_of(tmp_path, "s")[-1]]
+
+
 # --- taking part ------------------------------------------------------------------------------------------------------
 
 
@@ -627,6 +762,50 @@ async def test_a_participant_writes_to_the_same_session(tmp_path: Path) -> None:
         assert [2, 3] == [there.number, here.number]
         assert ["one", "two", "three"] == [step.name for step in await session.steps()]
         assert (await satay.verify("s")).is_intact
+
+
+async def test_what_a_participant_has_recorded_is_read_where_the_session_is_open(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        session = await satay.Session("s").__aenter__()
+        async with satay.Session.join(session.carrier(), state_fn=lambda: "theirs") as part:
+            await part.step("one")
+
+            assert "theirs" == await session.state_at(1)
+            await part.step("two")
+            assert ["one", "two"] == [step.name for step in await session.steps()]
+        await session.__aexit__(None, None, None)
+
+
+async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    @satay.task(name="sessions.on_another_loop")
+    async def ledgered() -> int:
+        return 1
+
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        await session.step("here")
+        uses: list[Callable[[], Any]] = [
+            lambda: session.step("there"),
+            lambda: session.call("tool", ledgered),
+            lambda: session.claim("tool", {}),
+            lambda: session.require_approval("key"),
+            lambda: session.wake_at(5),
+            lambda: session.steps(),
+            lambda: session.state_at(1),
+            lambda: session.fork(name="f"),
+            ledgered,
+        ]
+
+        def use(one: Callable[[], Any]) -> None:
+            async def call() -> None:
+                await one()
+
+            asyncio.run(call())
+
+        for one in uses:
+            with pytest.raises(UsageError, match="on another event loop"):
+                await asyncio.to_thread(use, one)
+
+    assert ["SessionStarted", "StepRecorded", "StateRecorded", "SessionCompleted"] == types_of(tmp_path, "s")[1:]
 
 
 async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_was_left(tmp_path: Path) -> None:
