@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 
 from satay.app import App
 from satay.console import Output, leave_closed_pipe, report_error, report_problem
-from satay.environment import make_settings
 from satay.errors import SatayError, UnknownWorkflowError
 from satay.exits import MEANINGS, ExitCode
 from satay.functions import run_app
@@ -26,7 +25,7 @@ from satay.model import EntryType
 from satay.modules import import_modules
 from satay.readers import JournalReader, open_reader
 from satay.replay import recorded_call
-from satay.settings import Settings
+from satay.settings import Settings, make_settings
 
 MAX_COMPLETIONS: Final = 50
 """The most words that a shell is offered."""

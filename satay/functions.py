@@ -27,6 +27,7 @@ from satay.receipts import ForkReceipt
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.scheduler import SchedulerSettings
+from satay.settings import make_settings
 from satay.state_diffs import StateDiff
 from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
@@ -78,9 +79,6 @@ def run_app(
     """
     if url is not None and not isinstance(url, str):
         raise InvalidValueError(f"url is {shown(url)}; it must be a text like 'sqlite:///path'")
-    # Loaded when the first app is made: it brings much code, and a program that only decorates needs none of it.
-    from satay.environment import make_settings  # noqa: PLC0415
-
     settings = make_settings(
         url, data_dir, nondeterminism=nondeterminism, synchronous=synchronous, allow_pickle=allow_pickle
     )

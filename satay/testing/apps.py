@@ -11,11 +11,10 @@ from typing import Any, Final, Literal
 from satay.app import App, app_of_block
 from satay.clock import Chance
 from satay.drive import DriveSettings
-from satay.environment import make_settings
 from satay.errors import UsageError
 from satay.journal import Journal
 from satay.scheduler import SchedulerSettings
-from satay.settings import Settings
+from satay.settings import Settings, make_settings
 from satay.testing.clocks import ManualClock
 from satay.testing.faults import Faults
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from satay.environment import make_settings
 from satay.errors import InvalidValueError
-from satay.settings import Settings
+from satay.settings import Settings, make_settings
 
 
 @pytest.fixture(autouse=True)
