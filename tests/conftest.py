@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import structlog
+
+hypothesis.settings.register_profile("satay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("satay")  # How long the machine takes is no property of what is tested.
 
 
 @pytest.fixture(autouse=True)
