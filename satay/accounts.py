@@ -1,6 +1,6 @@
 """What is reported of a run and of its calls: records that know nothing of the run that they are compared with."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from satay.errors import DecodeError
 from satay.failures import Failure, parse_failure
-from satay.model import MISSING, RunStatus
+from satay.model import MISSING, EntryType, RunStatus
 from satay.receipts import StaleCall
 from satay.texts import to_plain
 from satay.transcripts import SessionStatus
@@ -23,6 +23,20 @@ class CallState(StrEnum):
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     OPEN = "open"
+
+
+STATE_OF_OUTCOME: Final[Mapping[str, CallState]] = {
+    EntryType.TASK_COMPLETED: CallState.COMPLETED,
+    EntryType.TASK_FAILED: CallState.FAILED,
+    EntryType.TASK_BLOCKED: CallState.BLOCKED,
+    EntryType.TIMER_FIRED: CallState.COMPLETED,
+    EntryType.EXTERNAL_EVENT_RECEIVED: CallState.COMPLETED,
+    EntryType.EVENT_WAIT_TIMED_OUT: CallState.TIMED_OUT,
+    EntryType.CHILD_WORKFLOW_COMPLETED: CallState.COMPLETED,
+    EntryType.CHILD_WORKFLOW_FAILED: CallState.FAILED,
+    EntryType.CALL_CANCELLED: CallState.CANCELLED,
+}
+"""The entries that end a call, and how each of them ends it."""
 
 
 class AnswerSource(StrEnum):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from satay.accounts import (
     NO_USAGE,
+    STATE_OF_OUTCOME,
     AnswerSource,
     CallSide,
     CallState,
@@ -56,18 +57,6 @@ class RunHistory:
     entries: Sequence[Entry]
     blobs: Mapping[str, str]
 
-
-_STATE: Final[dict[str, CallState]] = {
-    EntryType.TASK_COMPLETED: CallState.COMPLETED,
-    EntryType.TASK_FAILED: CallState.FAILED,
-    EntryType.TASK_BLOCKED: CallState.BLOCKED,
-    EntryType.TIMER_FIRED: CallState.COMPLETED,
-    EntryType.EXTERNAL_EVENT_RECEIVED: CallState.COMPLETED,
-    EntryType.EVENT_WAIT_TIMED_OUT: CallState.TIMED_OUT,
-    EntryType.CHILD_WORKFLOW_COMPLETED: CallState.COMPLETED,
-    EntryType.CHILD_WORKFLOW_FAILED: CallState.FAILED,
-    EntryType.CALL_CANCELLED: CallState.CANCELLED,
-}
 
 _ENDS_OF_CALLS: Final = OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}
 _TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
@@ -157,7 +146,7 @@ class Reading:
         kind = CALL_KIND.get(type)
         if kind is not None:
             self._begin(entry, kind)
-        elif type in _STATE:
+        elif type in STATE_OF_OUTCOME:
             self._finish(entry)
         elif type == EntryType.TASK_ATTEMPT_FAILED or type == EntryType.TASK_ATTEMPT_STARTED:
             self._note_attempt(entry)
@@ -288,7 +277,7 @@ class Reading:
         return CallSide(
             call.entry.seq,
             None if outcome is None else outcome.seq,
-            CallState.OPEN if outcome is None else _STATE[outcome.type],
+            CallState.OPEN if outcome is None else STATE_OF_OUTCOME[outcome.type],
             call.answer,
             call.attempts,
             _add_up([*call.spared, *(use for _, use in used)]) if used or call.spared else NO_USAGE,

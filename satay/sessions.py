@@ -232,7 +232,7 @@ class Session:
             await self._load()
         except Exception as error:
             if self._epoch is None:
-                with suppress(JournalError, SessionLostError):
+                with suppress(JournalError, SessionLostError):  # What kept it from opening is told.
                     await self._leave(journal, scheduler, error)
             raise
         self._scheduler = scheduler

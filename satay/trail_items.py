@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from satay.accounts import CallState, read_failure
+from satay.accounts import STATE_OF_OUTCOME, CallState, read_failure
 from satay.clock import to_datetime
 from satay.model import APPROVAL, MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.replay import CALL_KIND, blob_reference, read_head, recorded_call, value_text
@@ -149,18 +149,6 @@ _ERRORS: Final = frozenset(
 _WITHOUT_VALUE: Final = frozenset({EntryType.RUN_FORKED, EntryType.STATE_RECORDED})
 """Entries whose value is told elsewhere, or says nothing by itself."""
 
-_STATUS: Final[Mapping[str, CallState]] = {
-    EntryType.TASK_COMPLETED: CallState.COMPLETED,
-    EntryType.TASK_FAILED: CallState.FAILED,
-    EntryType.TASK_BLOCKED: CallState.BLOCKED,
-    EntryType.TIMER_FIRED: CallState.COMPLETED,
-    EntryType.EXTERNAL_EVENT_RECEIVED: CallState.COMPLETED,
-    EntryType.EVENT_WAIT_TIMED_OUT: CallState.TIMED_OUT,
-    EntryType.CHILD_WORKFLOW_COMPLETED: CallState.COMPLETED,
-    EntryType.CHILD_WORKFLOW_FAILED: CallState.FAILED,
-    EntryType.CALL_CANCELLED: CallState.CANCELLED,
-}
-
 _APPROVALS: Final = {TrailKind.CALL: TrailKind.APPROVAL_REQUESTED, TrailKind.OUTCOME: TrailKind.APPROVAL}
 _WAKE_UPS: Final = {TrailKind.CALL: TrailKind.WAKE_UP, TrailKind.OUTCOME: TrailKind.WOKEN}
 _ORDINARY: Final[Mapping[TrailKind, TrailKind]] = {}
@@ -212,7 +200,7 @@ class TrailReader:
             is_inherited=1 < entry.seq <= (self._record.fork_seq or 0),
             name=name,
             step=step,
-            status=_STATUS.get(entry.type),
+            status=STATE_OF_OUTCOME.get(entry.type),
             value=value,
             blob=blob,
             facts=told,
