@@ -547,9 +547,10 @@ def _in_flight(source: _Source, rehearsed: _Rehearsed) -> list[CallInFlight]:
 
 def _answered(source: _Source, cut: Cut, prefix: Sequence[Entry]) -> dict[int, str]:
     """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them."""
-    seqs = {call: seq for seq, call in source.calls.items()}
     answered: dict[int, str] = {}
-    for entry in prefix:  # A source that is a fork itself may have had outcomes in store.
+    own = [entry for entry in prefix if entry.type in _IN_STORE]
+    seqs = {call: seq for seq, call in source.calls.items()} if own or source.overrides else {}
+    for entry in own:  # A source that is a fork itself may have had outcomes in store.
         match entry.type:
             case EntryType.OUTCOME_KEPT:
                 answered[outcome_call(entry)] = "keep"
@@ -561,6 +562,11 @@ def _answered(source: _Source, cut: Cut, prefix: Sequence[Entry]) -> dict[int, s
     answered |= dict.fromkeys(map(outcome_call, cut.kept), "keep")
     answered |= dict.fromkeys((seqs[override.call] for override in source.overrides), "override")
     return answered
+
+
+_IN_STORE: Final[frozenset[str]] = frozenset(
+    {EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.RUN_FORKED}
+)
 
 
 def _action(source: _Source, call: CallId, *, is_again: bool) -> str:

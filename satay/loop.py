@@ -17,6 +17,7 @@ import asyncio
 import bisect
 import contextvars
 import gc
+import inspect
 import sys
 import threading
 import types
@@ -24,6 +25,7 @@ from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
 
+from satay.await_chains import is_at_await, is_awaited_from
 from satay.completions import ENSURE_FUTURE, as_coroutine, find_as_completed, raw_awaitables, wrapped_awaitable
 from satay.errors import InvalidValueError, UsageError, WorkflowSideEffectError
 from satay.eviction import discard, forget_keys, silence
@@ -228,7 +230,9 @@ class WorkflowLoop(_RefusingLoop):
 
     __slots__ = (
         "_as_completed",
+        "_awaiting",
         "_cancelled",
+        "_is_alone",
         "_is_dropped",
         "_now_seconds",
         "_order",
@@ -247,6 +251,8 @@ class WorkflowLoop(_RefusingLoop):
         self._now_seconds = 0.0
         self._order = 0
         self._is_dropped = False
+        self._is_alone = False
+        self._awaiting: types.FrameType | None = None
         self._unhandled: list[dict[str, Any]] | None = None
         self._cancelled: tuple[list[WorkflowHandle | WorkflowTimer], int, list[int]] | None = None
         self._as_completed: tuple[types.FrameType, dict[int, WorkflowTask[Any]]] | None = None
@@ -283,7 +289,7 @@ class WorkflowLoop(_RefusingLoop):
         finally:
             events._set_running_loop(previous_loop)
             sys.set_asyncgen_hooks(*hooks)
-            self._cancelled = None
+            self._cancelled = self._awaiting = None
             if is_collecting:
                 gc.enable()
 
@@ -297,6 +303,8 @@ class WorkflowLoop(_RefusingLoop):
             else:
                 self._ready = []
             budget -= len(batch)
+            self._is_alone = len(batch) == 1
+            self._awaiting = None
             pending = iter(batch)
             try:
                 for handle in pending:
@@ -308,6 +316,18 @@ class WorkflowLoop(_RefusingLoop):
             except BaseException:
                 self._ready[:0] = pending
                 raise
+        return True
+
+    def would_be_idle(self, frame: types.FrameType) -> bool:
+        """Whether nothing would be ready, and nobody else go on, if what `frame` awaits suspended it now."""
+        if self._ready or not self._is_alone or not is_at_await(frame):
+            return False
+        if frame is not self._awaiting:
+            if not is_awaited_from(frame, WorkflowLoop._run_ready.__code__):
+                return False
+            # A coroutine that has not been suspended since is still awaited by the same ones. An async generator may
+            # have been, by whoever iterates it.
+            self._awaiting = frame if frame.f_code.co_flags & inspect.CO_COROUTINE else None
         return True
 
     def _report(self, handle: asyncio.Handle, error: Exception) -> None:
@@ -431,6 +451,10 @@ class WorkflowLoop(_RefusingLoop):
             self._prune_at = 8 + 2 * len(self.tasks())
         self._tasks.append(task)
         return task
+
+    def skip_future(self) -> None:
+        """Count a future as made that nobody will need."""
+        self._order += 1
 
     def _next_order(self) -> int:
         self._order += 1

@@ -60,12 +60,13 @@ class Override(NamedTuple):
 
 def parse_overrides(run_id: str, calls: Sequence[CallId], values: object, errors: object) -> list[Override]:
     """Encode what a caller gave for some of a source's calls. Raises `ForkValidationError` for one it never made."""
-    recorded = [call for call in calls if call.kind is not CallKind.TIMER]
+    given = _items(run_id, values, "overrides"), _items(run_id, errors, "raises")
+    recorded = [call for call in calls if call.kind is not CallKind.TIMER] if any(given) else []
     overrides: dict[CallId, Override] = {}
-    for name, value in _items(run_id, values, "overrides"):
+    for name, value in given[0]:
         call = _call(run_id, recorded, name, "overrides")
         overrides[call] = _value(call, value)
-    for name, error in _items(run_id, errors, "raises"):
+    for name, error in given[1]:
         call = _call(run_id, recorded, name, "raises")
         if not isinstance(error, Exception) or call.kind not in _ERROR_TYPES:
             problem = f"raises[{name!r}] is {shown(error)}; it takes an error, for a call of a task or a child workflow"

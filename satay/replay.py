@@ -7,7 +7,7 @@ turn. The loose check, for runs that were told to tolerate other code, pairs cal
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -62,6 +62,8 @@ _PLAIN_CALL: Final = re.compile(r'\{"\w+":"([^"\\]*)","ordinal":(\d+)[,}]', re.A
 
 _CALL_PREFIX: Final = '{"call":'
 _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
+_TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
+_TASK_COMPLETED: Final = EntryType.TASK_COMPLETED.value
 _VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
 
 
@@ -223,6 +225,14 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
+class AnsweredTask(NamedTuple):
+    """A call of a task with its outcome, and the text of the result."""
+
+    call: Entry
+    outcome: Entry
+    text: str
+
+
 class StrictReplay:
     """Follows a history and insists on the recorded schedule.
 
@@ -232,14 +242,13 @@ class StrictReplay:
 
     def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
         check_understood(entries)
-        self._steps: list[Entry] = []
+        self._steps = [entry for entry in entries if entry.type in _STEP_TYPES]
         self._at = 0
         self._matched = 0
-        for entry in entries[1:]:
-            if entry.type in _STEP_TYPES:
-                self._steps.append(entry)
-            else:
-                passed_over(entry)
+        if len(self._steps) < len(entries) - 1:
+            for entry in entries[1:]:
+                if entry.type not in _STEP_TYPES:
+                    passed_over(entry)
 
     @property
     def matched(self) -> int:
@@ -260,6 +269,27 @@ class StrictReplay:
         self._matched += 1
         self._at += 1
         return entry
+
+    def take_answered(self, head: str, but: Container[int]) -> AnsweredTask | None:
+        """The call of a task that `head` names, if it comes next and is answered before another call is issued.
+
+        None where something else comes, where the result is kept as a blob, and for a seq that is in `but`.
+        """
+        at = self._at
+        if at + 1 >= len(self._steps):
+            return None
+        call, outcome = self._steps[at], self._steps[at + 1]
+        if outcome.type != _TASK_COMPLETED or call.type != _TASK_SCHEDULED:
+            return None
+        payload = call.payload
+        if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
+            return None
+        seq, text = read_outcome(outcome)
+        if seq != call.seq or text is None or seq in but:
+            return None
+        self._matched += 1
+        self._at = at + 2
+        return AnsweredTask(call, outcome, text)
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         """The outcome that begins the next turn; a divergence if the body should have issued another call first."""
@@ -389,7 +419,8 @@ def _recorded(entry: Entry) -> CallId | str:
 
 def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
     """The calls that the body gave up on, by seq."""
-    return frozenset([outcome_call(entry) for entry in entries if entry.type == EntryType.CALL_CANCELLED])
+    cancelled = EntryType.CALL_CANCELLED.value
+    return frozenset([outcome_call(entry) for entry in entries if entry.type == cancelled])
 
 
 class InheritedChild(NamedTuple):
@@ -462,8 +493,9 @@ class MadeAgain(NamedTuple):
 def calls_made_again(entries: Sequence[Entry]) -> dict[int, MadeAgain]:
     """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq."""
     again: dict[int, MadeAgain] = {}
+    forked = EntryType.RUN_FORKED.value
     for entry in entries:
-        if entry.type == EntryType.RUN_FORKED:
+        if entry.type == forked:
             known = facts(entry)
             seq = known.get("again")
             if seq is not None:

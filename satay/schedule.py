@@ -4,6 +4,7 @@ The body reaches this through its event loop. A drive, which delivers the outcom
 stepped.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from satay.failures import encode_failure
 from satay.inputs import InputCodec
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
-from satay.model import APPROVAL, Entry, EntryType, child_run_id
+from satay.model import APPROVAL, MISSING, Entry, EntryType, child_run_id
 from satay.origin import Origin, fresh_fork
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
@@ -88,6 +89,7 @@ class Schedule(ABC):
         "_replay",
         "_starts",
         "_stops",
+        "_turns_left",
         "_waiting",
         "_wants_messages",
         "active",
@@ -139,6 +141,7 @@ class Schedule(ABC):
         self._divergence: Divergence | None = None
         self._random: Random | None = None
         self._is_ending = False
+        self._turns_left = 0
         self._cleanup_calls = 0
         self._now = origin.started_at
         self.loop = ScheduledLoop(self)
@@ -211,6 +214,42 @@ class Schedule(ABC):
                 keys=again,
             )
 
+    def recall_result(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call of a task that the history answers next; `MISSING` where it is to be opened.
+
+        That takes no turn of its own: it is what a turn would come to, where the branch that awaits the call is all
+        that goes on. For `Task.call_durably` alone, whose caller is looked at.
+        """
+        replay = self._replay
+        if (
+            type(replay) is not StrictReplay
+            or self._turns_left <= 0
+            or self._is_ending
+            or self.cancel_requested
+            or self._divergence is not None
+            or task.codec_name != "json"
+            or not self.loop.would_be_idle(sys._getframe(2))
+        ):
+            return MISSING
+        ordinal = self._counts.get(task.head, 0)
+        answered = replay.take_answered(f'{task.head},"ordinal":{ordinal}', self._again)
+        if answered is None:
+            return MISSING
+        entry, outcome, text = answered
+        self._counts[task.head] = ordinal + 1
+        self._turns_left -= 1
+        self.loop.skip_future()
+        if self.rehearsal is not None:
+            _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
+        self._advance_to(outcome.at)
+        return task.result_codec.decode(text, task.result_where)
+
+    def _advance_to(self, at: int) -> None:
+        """The moment of the turn is that of the outcome that begins it; a clock that was set back changes nothing."""
+        if at > self._now:
+            self._now = at
+            self.loop.advance_to(at / MICROSECONDS)
+
     def open_task(
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
     ) -> TaskCall:
@@ -218,8 +257,8 @@ class Schedule(ABC):
         occurrence, head = self._head(task.head, key)
         call = TaskCall(task, occurrence)
         if not self._is_new(call, EntryType.TASK_SCHEDULED, head):
-            if self.rehearsal is not None or self._again:
-                self._compare_arguments(call, task.input_codec, args, kwargs, task.input_where)
+            if call.entry is not None and (self.rehearsal is not None or self._again):
+                self._note_arguments(call, call.entry, task.input_codec, args, kwargs, task.input_where)
             return call
         try:
             call.input_text = task.input_codec.encode(args, kwargs, task.input_where)
@@ -333,7 +372,7 @@ class Schedule(ABC):
                 call.inherited = self._inherited_children.get(call.seq)
                 recorded = facts(call.entry)["run_id"] if call.inherited is None else call.inherited.run_id
                 self._answer_with(call, recorded)
-                self._compare_arguments(call, workflow.input_codec, args, {}, where)
+                self._note_arguments(call, call.entry, workflow.input_codec, args, {}, where)
             return call
         head = f'{head},"run_id":{json_quote(call.run_id)}'
         try:
@@ -350,28 +389,23 @@ class Schedule(ABC):
         self._starts.append(call)
         return call
 
-    def _compare_arguments(
+    def _note_arguments(
         self,
         call: TaskCall | ChildCall,
+        entry: Entry,
         codec: InputCodec | PickledInputCodec,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         where: str,
     ) -> None:
         """Note the arguments of a call from the history, where the fork makes it again or they are asked for."""
-        if call.entry is None:
-            return
-        if call.seq in self._again:
+        if entry.seq in self._again:
             try:
                 call.issued_text = codec.encode(args, kwargs, where)
             except SatayError as error:
                 call.refusal = encode_failure(error)
         elif self.rehearsal is not None:
-            try:
-                issued = codec.encode(args, kwargs, where)
-            except SatayError:
-                return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
-            self.rehearsal.compare(call.entry, issued)
+            _compare_arguments(self.rehearsal, entry, codec, args, kwargs, where)
 
     def _is_made_anew(self, call: Call) -> bool:
         """Whether this very run, a fork, makes a call of its prefix anew."""
@@ -549,6 +583,21 @@ class Schedule(ABC):
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
         return self._dues.earliest(self.calls)
+
+
+def _compare_arguments(
+    rehearsal: Rehearsal,
+    entry: Entry,
+    codec: InputCodec | PickledInputCodec,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    where: str,
+) -> None:
+    try:
+        issued = codec.encode(args, kwargs, where)
+    except SatayError:
+        return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
+    rehearsal.compare(entry, issued)
 
 
 class _AskedFor(NamedTuple):
