@@ -107,3 +107,7 @@ def _resolve(annotations: dict[str, Any], namespace: dict[str, Any]) -> dict[str
         return typing.get_type_hints(holder, namespace, include_extras=True)
     except Exception:  # a hint is the user's code, and may name what exists for type checkers only
         return None
+
+
+OPAQUE: Final = value_codec(Any)
+"""The codec for values of which satay knows nothing, such as an intervention."""

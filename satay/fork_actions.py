@@ -1,0 +1,64 @@
+"""What a fork does with the calls that are outstanding at its cut."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from satay.answers import recorded_identity
+from satay.cuts import Cut
+from satay.definitions import declared_effect
+from satay.effects import Effect, ToolPolicy, ruling_for
+from satay.fork_drafts import Draft, Rehearsed
+from satay.model import CallId, CallKind, Entry, EntryType
+from satay.receipts import CallInFlight
+from satay.replay import outcome_call, read_head
+
+_IN_STORE: Final[frozenset[str]] = frozenset(
+    {EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.RUN_FORKED}
+)
+"""The entries that put outcomes in store for a fork, or make a call anew."""
+
+
+def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
+    """The calls that are outstanding at the cut, and what the fork does with each."""
+    cut = rehearsed.cut
+    answered = answered_calls(draft, cut, rehearsed.prefix.entries)
+    found = []
+    for seq in rehearsed.prefix.outstanding:
+        call = draft.calls[seq]
+        action = answered.get(seq) or action_of(draft, call, is_again=seq == cut.again)
+        found.append(CallInFlight(str(call), seq, action))
+    return found
+
+
+def answered_calls(draft: Draft, cut: Cut, prefix: Sequence[Entry]) -> dict[int, str]:
+    """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them."""
+    answered: dict[int, str] = {}
+    own = [entry for entry in prefix if entry.type in _IN_STORE]
+    seqs = {call: seq for seq, call in draft.calls.items()} if own or draft.overrides else {}
+    for entry in own:  # A source that is a fork itself may have had outcomes in store.
+        match entry.type:
+            case EntryType.OUTCOME_KEPT:
+                answered[outcome_call(entry)] = "keep"
+            case EntryType.OUTCOME_OVERRIDDEN:
+                answered[seqs.get(recorded_identity(read_head(entry)), 0)] = "override"  # It may never be made.
+            case EntryType.RUN_FORKED:
+                answered.pop(read_head(entry).get("again", 0), None)
+    answered.pop(cut.again or 0, None)
+    answered |= dict.fromkeys(map(outcome_call, cut.kept), "keep")
+    answered |= dict.fromkeys((seqs[override.call] for override in draft.overrides), "override")
+    return answered
+
+
+def action_of(draft: Draft, call: CallId, *, is_again: bool) -> str:
+    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
+    match call.kind:
+        case CallKind.TASK:
+            effect = declared_effect(call.name)
+            policy = ruling_for(draft.policies, call.name, effect).policy
+            if policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
+                return policy.value
+            return "ask" if effect is Effect.EXTERNAL and policy is ToolPolicy.AUTO and not is_again else "rerun"
+        case CallKind.CHILD:
+            return "rerun" if is_again else draft.request.children
+        case CallKind.TIMER | CallKind.EVENT:
+            return "wait"
