@@ -72,10 +72,10 @@ MAX_TURN_CALLBACKS: Final = 1_000_000
 CALLBACKS_PER_SLICE: Final = 5_000
 """After this many callbacks of one body, the host's other callbacks get their turn."""
 
-ENTRIES_TO_GATHER: Final = 128
+ENTRIES_TO_GATHER: Final = 256
 """So many entries about pure calls are gathered before they are written, at the most."""
 
-GATHERING_SECONDS: Final = 0.002
+GATHERING_SECONDS: Final = 0.005
 """So long pure calls and their results, for which nobody waits, are gathered before they are written."""
 
 TURNS_PER_SLICE: Final = 500
