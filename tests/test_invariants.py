@@ -114,6 +114,8 @@ def _essence(entry: Entry) -> str:
     known = {name: value for name, value in facts(entry).items() if name not in INCIDENTAL}
     if isinstance(known.get("error"), dict):
         known["error"] = {name: known["error"].get(name) for name in ("type", "message")}
+    if isinstance(known.get("payload"), dict):  # A decision about an approval says when it was made.
+        known["payload"] = {name: value for name, value in known["payload"].items() if name != "at"}
     return json.dumps(known, sort_keys=True)
 
 
@@ -340,7 +342,7 @@ async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
         check_well_formed(after)
 
 
-MOMENTARY: Final = ("chance", "timers", "cancelled", "approvals")
+MOMENTARY: Final = ("chance", "timers", "cancelled")
 """Shapes whose calls tell the time, or how long something took, which a fork that is made later must not repeat."""
 
 
