@@ -46,7 +46,7 @@ from satay.errors import (
     UsageError,
 )
 from satay.experiments import Draft
-from satay.failures import encode_failure, message_of
+from satay.failures import encode_failure, is_made_of, message_of
 from satay.functions import current_app
 from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
@@ -297,13 +297,14 @@ class Session:
             if isinstance(error, SessionLostError):
                 return
             raise journal.lost()
-        if error is None and self._pause_reason is None:
-            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
-        elif error is None or isinstance(error, ApprovalPendingError) or not isinstance(error, Exception):
-            reason = type(error).__name__ if self._pause_reason is None else self._pause_reason
+        interruption = None if error is None else _interruption(error)
+        reason = interruption if self._pause_reason is None else self._pause_reason
+        if error is not None and interruption is None:
+            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
+        elif reason is not None:
             draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
         else:
-            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
+            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
         wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
         await journal.write(lambda: [draft], status=status, wake_at=wake_at)
         if wake_at is not None:
@@ -694,7 +695,8 @@ class Session:
         `key` names the request in the session: the same key asks for the same, and gets the same answer. `payload` is
         what is to be approved. Somebody decides with `satay.decide_approval`, from anywhere and at any time, also while
         no process has the session. With `wait=False` a request without an answer raises `ApprovalPendingError`, which
-        leaves the session paused where its block ends with it: open it again later, and ask again.
+        leaves the session paused where its block ends with it: open it again later, and ask again. A tool that ends
+        with it has not failed, and is called again from its top.
 
         Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a
         process is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
@@ -771,18 +773,29 @@ class Session:
     def pause(self, reason: str = "paused") -> None:
         """Have the end of the block leave the session paused, to be gone on with, instead of completing it.
 
-        Raises `UsageError` for a session that is not open.
+        Raises `UsageError` for a session that is not open, and where one takes part in it by `join`.
         """
-        self._open_journal()
+        self._check_ends_it("pause")
         if not isinstance(reason, str):
             raise InvalidValueError(f"the reason for a pause is {shown(reason)}; it must be a text")
         self._pause_reason = reason
 
     def complete(self, result: Any = None) -> None:
-        """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded."""
-        self._open_journal()
+        """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded.
+
+        Raises `UsageError` as `pause` does.
+        """
+        self._check_ends_it("complete")
         self._result_text = _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
         self._pause_reason = None
+
+    def _check_ends_it(self, method: str) -> None:
+        self._open_journal()
+        if self._epoch is not None:
+            raise UsageError(
+                f"{method}() says how a session ends, and who takes part in {self.run_id!r} by Session.join() ends "
+                "nothing; call it where the session was opened"
+            )
 
     def carrier(self) -> dict[str, Any]:
         """What another process or a queue needs to take part in this session: plain data, for `Session.join`.
@@ -857,6 +870,13 @@ def _request(
     if reason is not None and not isinstance(reason, str):
         raise InvalidValueError(f"reason={shown(reason)} is not a text")
     return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
+
+
+def _interruption(error: BaseException) -> str | None:
+    """What interrupted a block that ends with an error; None where it crashed."""
+    if is_made_of(error, ApprovalPendingError):
+        return ApprovalPendingError.__name__
+    return None if isinstance(error, Exception) else type(error).__name__
 
 
 def _code_version(state_fn: Callable[[], Any] | None) -> str:

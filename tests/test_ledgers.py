@@ -802,6 +802,33 @@ async def test_a_lost_external_call_is_gone_on_with_as_somebody_decides(
             await satay.decide("s", "rerun")
 
 
+async def test_a_tool_that_makes_a_lost_external_call_has_not_failed_while_nobody_has_decided(tmp_path: Path) -> None:
+    async def notify(to: str) -> str:
+        session = satay.current_session()
+        return (await session.call("mail", hang_outside_once, to, key="inner", effect="external")).result
+
+    async def hang_outside_once(to: str) -> str:
+        outbox.note(to)
+        if len(outbox.sent) == 1:
+            await pause(math.inf)
+        return f"sent to {to}"
+
+    async def call_notify() -> satay.ToolReceipt[str]:
+        return await satay.current_session().call("notify", notify, "ada")
+
+    async with open_app(tmp_path, clock=ManualClock()) as app:
+        await crashed_in(app, "s", call_notify)
+    async with open_app(tmp_path, seed=1):
+        with pytest.raises(NeedsDecisionError):
+            await enter_and(call_notify)
+        await satay.decide("s", "rerun")
+        async with satay.Session("s"):
+            receipt = await call_notify()
+
+    assert ("notify:0", "sent to ada") == (receipt.call, receipt.result)
+    assert ["ada", "ada"] == outbox.sent
+
+
 async def test_a_lost_external_call_can_be_decided_before_it_is_made_again(tmp_path: Path) -> None:
     async with open_app(tmp_path, clock=ManualClock()) as app:
         await crashed_in(app, "s", hang_outside)

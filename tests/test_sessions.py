@@ -823,6 +823,18 @@ async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_wa
         assert RunStatus.WAITING is await app.status("s")
 
 
+async def test_a_participant_does_not_say_how_the_session_ends(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session, satay.Session.join(session.carrier()) as part:
+            with pytest.raises(UsageError, match=r"pause\(\) says how a session ends"):
+                part.pause()
+            with pytest.raises(UsageError, match=r"complete\(\) says how a session ends"):
+                part.complete("theirs")
+            session.complete("ours")
+
+        assert "ours" == await app.handle("s").result()
+
+
 async def test_a_participant_of_a_session_that_changed_hands_is_refused(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         async with satay.Session("s") as session:
