@@ -48,15 +48,17 @@ from satay.errors import (
 from satay.experiments import Draft
 from satay.failures import encode_failure, is_made_of, message_of
 from satay.functions import current_app
+from satay.handles import RunOrId, RunReference
 from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.logs import log
 from satay.model import EntryType, RunStatus
 from satay.outcomes import blocked_error, encode_refusal
+from satay.readers import checked_run
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
 from satay.session_approvals import ApprovalRequest
-from satay.session_cuts import find_boundary
+from satay.session_cuts import find_state
 from satay.session_forks import SessionForkRequest, fork_session
 from satay.session_journals import (
     SessionJournal,
@@ -102,7 +104,7 @@ class Step:
     is_inherited: bool
 
 
-class Session:
+class Session(RunReference):
     """A durable record of an agent that owns its own loop, for an `async with` block.
 
     Entering makes the session, or goes on with it where it was left: paused, crashed, or by a process that is gone. One
@@ -155,7 +157,7 @@ class Session:
     @classmethod
     async def resume(
         cls,
-        session_id: str,
+        session_id: RunOrId,
         *,
         fork_at_step: int | None = None,
         name: str | None = None,
@@ -178,12 +180,13 @@ class Session:
             given = [option for option, value in options.items() if value is not None]
             if given or parse_mode(boundary) is not BoundaryMode.EXACT:
                 raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
-            session = cls(session_id, state_fn=state_fn, state_interval=state_interval)
+            session = cls(checked_run(session_id), state_fn=state_fn, state_interval=state_interval)
             await session_record(scheduler.archive, session.run_id)
             session._reopens = True
             return session
         request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
-        return await cls._fork(scheduler, checked_run_id(session_id), name, request, state_fn, state_interval)
+        source_id = checked_run_id(checked_run(session_id))
+        return await cls._fork(scheduler, source_id, name, request, state_fn, state_interval)
 
     @classmethod
     def join(cls, carrier: dict[str, Any], *, state_fn: Callable[[], Any] | None = None) -> Self:
@@ -469,13 +472,12 @@ class Session:
     async def state_at(self, step: int) -> Any:
         """The state that was recorded with a step.
 
-        Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `ForkValidationError` for a
+        Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `InvalidValueError` for a
         step that there is not; `UsageError` before the session is entered.
         """
         journal = await self._read_on()
-        number = checked_count(step, "step of state_at()", 0, MAX_STEP)
-        snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
-        assert snapshot is not None, "an exact boundary has a state"
+        number = checked_count(step, "step of state_at()", 1, MAX_STEP)
+        snapshot = find_state(journal.transcript, number)
         return _decoded(await journal.state_text(snapshot), self.run_id)
 
     # --- time ---------------------------------------------------------------------------------------------------------

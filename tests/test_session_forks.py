@@ -287,7 +287,7 @@ async def test_nearest_goes_on_after_the_step_whose_state_it_takes_and_says_so(a
 
         assert (at_step, resolved, resolved) == (told.requested_step, told.resolved_step, told.state_step)
         assert Reproducibility.APPROXIMATE is told.reproducibility
-        assert f"step {at_step} has no state; the state is that of {resolved}" in told.missing
+        assert f"step {at_step} has no state; the state is that of step {resolved}" in told.missing
 
 
 @pytest.mark.parametrize("at_step", [1, 2])
@@ -806,6 +806,34 @@ async def test_forks_are_ranked_and_the_best_is_promoted(tmp_path: Path) -> None
 
         assert ["s/1", "s/0", "s/2"] == [member.run_id for member in ranking if member.run_id != "s"]
         assert ["rejected", "promoted", "rejected"] == outcomes
+
+
+async def test_a_session_stands_for_its_id_wherever_a_run_is_named(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await record_nine()
+        async with await satay.Session.resume("s", state_fn=lambda: 0) as session:
+            fork = await session.fork(at_step=6, name="f")
+        async with fork:
+            await fork.step("own")
+        await satay.set_outcome(fork, "inconclusive", score=0.5)
+        outcome = await satay.outcome(fork)
+        await satay.promote(fork)
+        async with await satay.Session.resume(fork, fork_at_step=3, name="g") as again:
+            asked_of = boundary_of(again).asked_of
+
+        assert ("f", 0.5) == (fork.run_id, outcome.score if outcome else None)
+        assert "f" == asked_of
+        difference = await satay.diff_states(session, fork)
+        assert (9, 7) == (difference.one.step, difference.other.step)
+        assert "f" == (await satay.decision_trail(fork)).lineage[-1].run_id
+        assert (await satay.verify(fork)).is_intact
+        assert fork.receipt == await satay.receipt(fork)
+        assert "f" in str(await satay.compare(session, fork))
+        assert {"f", "g"} == {run.run_id for run in await app.runs(forked_from=session)}
+        assert RunStatus.COMPLETED == await app.handle(fork).status()
+        no_run: Any = session
+        with pytest.raises(RunConflictError, match="fork_at_step="):
+            await satay.fork(no_run, before_task="any")
 
 
 async def test_a_fork_that_has_not_completed_is_not_promoted(tmp_path: Path) -> None:

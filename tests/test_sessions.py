@@ -339,6 +339,21 @@ async def test_a_state_is_recorded_with_every_so_manyth_step(tmp_path: Path) -> 
         assert [(3, 1), (6, 1)] == found
 
 
+async def test_a_state_that_was_not_recorded_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1, state_interval=2) as session:
+        for _ in range(5):
+            await session.step("work")
+        with pytest.raises(NoRestorableStateError) as refused:
+            await session.state_at(3)
+        with pytest.raises(InvalidValueError, match="session 's' has no step 6; its steps are 1 to 5"):
+            await session.state_at(6)
+        with pytest.raises(InvalidValueError, match=r"step of state_at\(\) is 0"):
+            await session.state_at(0)
+
+    told = "session 's' has recorded no state with step 3; the nearest with a state: step 2 and step 4"
+    assert (told, 3, 2, 4) == (str(refused.value), refused.value.step, refused.value.before, refused.value.after)
+
+
 @pytest.mark.parametrize("is_given", [True, False])
 async def test_a_session_whose_states_end_for_want_of_a_function_says_so_once(
     is_given: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
