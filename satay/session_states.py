@@ -105,7 +105,7 @@ def _next(transcript: Transcript) -> int:
 
 
 def _again(transcript: Transcript, then: str) -> str:
-    return f"open it with 'async with await satay.Session.resume({transcript.run_id!r})'; {then}"
+    return f"open it with 'async with satay.Session.resume({transcript.run_id!r})'; {then}"
 
 
 def _moment(at: int) -> str:

@@ -68,6 +68,7 @@ from satay.session_journals import (
     open_session,
     session_record,
 )
+from satay.session_openings import SessionOpening
 from satay.session_wakes import due_wakes, next_wake
 from satay.shields import finish
 from satay.snapshots import Snapshot, StateText, store_state
@@ -155,7 +156,7 @@ class Session(RunReference):
     # --- opening ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def resume(
+    def resume(
         cls,
         session_id: RunOrId,
         *,
@@ -167,25 +168,43 @@ class Session(RunReference):
         reason: str | None = None,
         state_fn: Callable[[], Any] | None = None,
         state_interval: int = 1,
-    ) -> Self:
+    ) -> SessionOpening[Self]:
         """A session that is there, to be entered and gone on with, also one that has completed.
+
+        Enter it at once, `async with Session.resume(...) as session`, or await it, and enter what that gives.
 
         With `fork_at_step` it is a fork of that session, as `fork` makes it; the source may be in any condition, and be
         open in another process. `state_fn` is code and is not recorded: without it, what follows has no states. Raises
         `RunNotFoundError`, `RunConflictError` for a run that is no session, and what `fork` raises.
         """
+        if fork_at_step is not None:
+            request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
+            source_id = checked_run_id(checked_run(session_id))
+            forking = cls._resume_fork(source_id, name, request, state_fn, state_interval)
+            return SessionOpening(forking, "Session.resume")
+        options = {"name": name, "intervention": intervention, "tool_policies": tool_policies, "reason": reason}
+        given = [option for option, value in options.items() if value is not None]
+        if given or parse_mode(boundary) is not BoundaryMode.EXACT:
+            raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
+        session = cls(checked_run(session_id), state_fn=state_fn, state_interval=state_interval)
+        session._reopens = True
+        return SessionOpening(session._found(), "Session.resume")
+
+    async def _found(self) -> Self:
         scheduler = await current_app().scheduler()
-        if fork_at_step is None:
-            options = {"name": name, "intervention": intervention, "tool_policies": tool_policies, "reason": reason}
-            given = [option for option, value in options.items() if value is not None]
-            if given or parse_mode(boundary) is not BoundaryMode.EXACT:
-                raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
-            session = cls(checked_run(session_id), state_fn=state_fn, state_interval=state_interval)
-            await session_record(scheduler.archive, session.run_id)
-            session._reopens = True
-            return session
-        request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
-        source_id = checked_run_id(checked_run(session_id))
+        await session_record(scheduler.archive, self.run_id)
+        return self
+
+    @classmethod
+    async def _resume_fork(
+        cls,
+        source_id: str,
+        name: str | None,
+        request: SessionForkRequest,
+        state_fn: Callable[[], Any] | None,
+        state_interval: int,
+    ) -> Self:
+        scheduler = await current_app().scheduler()
         return await cls._fork(scheduler, source_id, name, request, state_fn, state_interval)
 
     @classmethod
@@ -208,7 +227,7 @@ class Session(RunReference):
         if self._is_open or self._is_left:
             raise UsageError(
                 f"session {self.run_id!r} was entered before with this object; get another one with "
-                f"await satay.Session.resume({self.run_id!r})"
+                f"satay.Session.resume({self.run_id!r})"
             )
         scheduler = await current_app().scheduler()
         if self._epoch is None:
@@ -332,7 +351,7 @@ class Session(RunReference):
         if not self._is_open:
             raise UsageError(
                 f"session {self.run_id!r} was left; go on with it in the block of "
-                f"'async with await satay.Session.resume({self.run_id!r})'"
+                f"'async with satay.Session.resume({self.run_id!r})'"
             )
         if journal.is_lost:
             raise journal.lost()
@@ -715,7 +734,7 @@ class Session(RunReference):
 
     # --- forks --------------------------------------------------------------------------------------------------------
 
-    async def fork(
+    def fork(
         self,
         *,
         at_step: int | None = None,
@@ -726,8 +745,10 @@ class Session(RunReference):
         reason: str | None = None,
         state_fn: Callable[[], Any] | None = None,
         state_interval: int | None = None,
-    ) -> "Session":
+    ) -> SessionOpening[Self]:
         """Copy the session up to a step into a new one, which goes on after that step once it is entered.
+
+        Enter it at once, `async with session.fork(...) as fork`, or await it, and enter what that gives.
 
         This session is not touched. `at_step` is the last step that is kept; without it, the last one recorded. `name`
         is the fork's id: asking for the same fork under the same id again returns it. `boundary` says what happens
@@ -739,14 +760,19 @@ class Session(RunReference):
         Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
         id that is taken, `InvalidValueError`; then nothing is written.
         """
-        scheduler = self._scheduler
-        if scheduler is None or self._is_left:  # The app that it was open in may be closed.
-            scheduler = await current_app().scheduler()
         request = _request(at_step, boundary, intervention, tool_policies, reason)
         interval = self._state_interval if state_interval is None else state_interval
         chosen = self._state_fn if state_fn is None else state_fn
+        return SessionOpening(self._forked(name, request, chosen, interval), "Session.fork")
+
+    async def _forked(
+        self, name: str | None, request: SessionForkRequest, state_fn: Callable[[], Any] | None, state_interval: int
+    ) -> Self:
+        scheduler = self._scheduler
+        if scheduler is None or self._is_left:  # The app that it was open in may be closed.
+            scheduler = await current_app().scheduler()
         live = self._journal if self._is_open else None
-        return await self._fork(scheduler, self.run_id, name, request, chosen, interval, live, self._code)
+        return await self._fork(scheduler, self.run_id, name, request, state_fn, state_interval, live, self._code)
 
     @classmethod
     async def _fork(

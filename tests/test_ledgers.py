@@ -267,7 +267,7 @@ async def test_calls_after_a_completion_are_new_ones(tmp_path: Path) -> None:
         async with satay.Session("s") as session:
             await session.step("one")
             await send("ada")
-        async with await satay.Session.resume("s"):
+        async with satay.Session.resume("s"):
             await send("ada")
 
         assert ["ada", "ada"] == outbox.sent

@@ -31,7 +31,7 @@ PAYLOAD = {"dollars": 40}
 
 
 async def ask(payload: Any = PAYLOAD, *, wait: bool = False, timeout: float | None = None) -> satay.Approval:
-    async with await satay.Session.resume("s") as session:
+    async with satay.Session.resume("s") as session:
         return await session.require_approval("refund", payload, wait=wait, timeout=timeout)
 
 

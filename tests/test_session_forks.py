@@ -205,12 +205,12 @@ async def test_a_fork_that_crashed_before_its_first_step_goes_on_after_the_bound
 async def test_a_fork_that_completed_is_gone_on_with_only_when_asked(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f") as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f") as fork:
             await fork.step("own")
         again = await satay.Session.resume("s", fork_at_step=5, name="f")
         with pytest.raises(RunEndedError):
             await again.__aenter__()
-        async with await satay.Session.resume("f") as reopened:
+        async with satay.Session.resume("f") as reopened:
             assert 6 == reopened.last_step
 
 
@@ -278,7 +278,7 @@ async def test_nearest_goes_on_after_the_step_whose_state_it_takes_and_says_so(a
     resolved = at_step // 3 * 3
     async with open_app(tmp_path):
         agent = await record_nine(every=3)
-        async with await satay.Session.resume("s", fork_at_step=at_step, boundary="nearest", name="f") as fork:
+        async with satay.Session.resume("s", fork_at_step=at_step, boundary="nearest", name="f") as fork:
             step = await fork.step("own")
 
             assert agent.state_after(resolved) == fork.inherited_state
@@ -358,7 +358,7 @@ async def test_forks_of_forks_are_nested_deeper_than_ten(tmp_path: Path) -> None
             await parent.work(session, 1)
         for level in range(1, depth + 1):
             await go_one_further(level)
-        async with await satay.Session.resume(f"g{depth}") as deepest:
+        async with satay.Session.resume(f"g{depth}") as deepest:
             states = [await deepest.state_at(number) for number in range(1, depth + 2)]
         for step in range(1, depth + 2):
             fork = await satay.Session.resume(f"g{depth}", fork_at_step=step, name=f"of-{step}")
@@ -387,14 +387,14 @@ async def go_one_further(level: int) -> None:
 async def test_a_step_whose_ancestor_is_gone_is_forked_from_the_copy(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         agent = await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f", state_fn=lambda: 1) as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f", state_fn=lambda: 1) as fork:
             await fork.step("own")
     remove(tmp_path, "s")
     async with open_app(tmp_path):
         child = await satay.Session.resume("f", fork_at_step=3, name="g")
         verification = await satay.verify("f")
         trail = await satay.receipt("f")
-        async with await satay.Session.resume("f") as read:
+        async with satay.Session.resume("f") as read:
             steps = [step.number for step in await read.steps()]
         async with child:
             assert agent.state_after(3) == child.inherited_state
@@ -459,7 +459,7 @@ async def test_a_receipt_is_the_same_bytes_for_ever_and_shares_nothing(tmp_path:
         fork.receipt.to_dict()["cut"] = "elsewhere"
         async with fork:
             await fork.step("own")
-        async with await satay.Session.resume("s"):
+        async with satay.Session.resume("s"):
             pass
     async with open_app(tmp_path):
         stored = await satay.receipt("f")
@@ -530,7 +530,7 @@ async def test_tampering_with_a_fork_is_found_and_the_entry_is_named(old: str, n
 async def test_tampering_with_a_receipt_and_all_digests_after_it_is_found(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f", intervention={"model": "b"}) as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f", intervention={"model": "b"}) as fork:
             await fork.step("own")
     seq = tamper(tmp_path, "f", '"resolved_step":5', '"resolved_step":4', is_chained=True)
     async with open_app(tmp_path):
@@ -811,14 +811,14 @@ async def test_forks_are_ranked_and_the_best_is_promoted(tmp_path: Path) -> None
 async def test_a_session_stands_for_its_id_wherever_a_run_is_named(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         await record_nine()
-        async with await satay.Session.resume("s", state_fn=lambda: 0) as session:
+        async with satay.Session.resume("s", state_fn=lambda: 0) as session:
             fork = await session.fork(at_step=6, name="f")
         async with fork:
             await fork.step("own")
         await satay.set_outcome(fork, "inconclusive", score=0.5)
         outcome = await satay.outcome(fork)
         await satay.promote(fork)
-        async with await satay.Session.resume(fork, fork_at_step=3, name="g") as again:
+        async with satay.Session.resume(fork, fork_at_step=3, name="g") as again:
             asked_of = boundary_of(again).asked_of
 
         assert ("f", 0.5) == (fork.run_id, outcome.score if outcome else None)

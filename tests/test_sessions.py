@@ -186,7 +186,7 @@ async def test_a_cancellation_while_it_is_opened_leaves_the_session_to_be_opened
                 opened = await opening
                 await opened.__aexit__(None, None, None)
         run = await app.run("s")
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             step = await again.step("more")
 
         assert run.status in (RunStatus.COMPLETED, RunStatus.WAITING)
@@ -227,7 +227,7 @@ async def test_a_completed_session_is_gone_on_with_only_when_asked(tmp_path: Pat
             await session.step("first")
         with pytest.raises(RunEndedError, match=r"Session\.resume\('s'\)"):
             await satay.Session("s").__aenter__()
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             step = await again.step("second")
 
         assert 2 == step.number
@@ -300,7 +300,7 @@ async def test_steps_are_read_back_as_they_were_given(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         async with satay.Session("s") as session:
             given = await session.step("plan", input=note, output=datetime(2026, 1, 1, tzinfo=UTC))
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             (step,) = await again.steps()
 
         assert given == step
@@ -318,7 +318,7 @@ async def test_the_state_at_every_step_is_the_same_after_reopening(tmp_path: Pat
                 await session.step("work")
                 states.append(json.loads(json.dumps(state)))
             live = [await session.state_at(number) for number in range(1, 31)]
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             reopened = [await again.state_at(number) for number in range(1, 31)]
             latest = again.state
 
@@ -545,7 +545,7 @@ async def test_a_session_that_was_resumed_is_as_protected(tmp_path: Path) -> Non
     async with open_app(tmp_path):
         async with satay.Session("s"):
             pass
-        async with await satay.Session.resume("s"), open_app(tmp_path, seed=1):
+        async with satay.Session.resume("s"), open_app(tmp_path, seed=1):
             with pytest.raises(LeaseHeldError):
                 await (await satay.Session.resume("s")).__aenter__()
 
@@ -721,7 +721,7 @@ async def test_a_damaged_entry_is_told_as_such_whatever_is_asked_of_a_session(da
     entries = {(run_id, entry.seq) for run_id in whole for entry in whole[run_id] if entry.payload != damage}
 
     async def use() -> None:
-        async with await satay.Session.resume("s") as opened:
+        async with satay.Session.resume("s") as opened:
             await opened.steps()
             await opened.state_at(1)
 
