@@ -15,13 +15,16 @@ from satay.transcripts import LedgerCall, SessionStatus, Transcript
 
 _WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
 
+_UNTAKEN: Final = "the decision lies in its inbox, and nobody has taken it yet"
+
 
 def report_session(situation: Situation, transcript: Transcript) -> StateReport:
     """The state of a session."""
     if situation.record.status is RunStatus.COMPLETED:
         return _completed(transcript)
     if _waits_for_approval(situation, transcript):
-        return report_state(situation)  # It is decided as that of a run is.
+        report = report_state(situation)  # It is decided as that of a run is.
+        return _approved(situation, transcript) if report.state is RunState.DECIDED else report
     undecided = [call for call in transcript.ledger.values() if call.is_asked and call.outcome is None]
     if undecided:
         return _undecided(situation, transcript, undecided)
@@ -43,6 +46,13 @@ def report_session(situation: Situation, transcript: Transcript) -> StateReport:
 def _waits_for_approval(situation: Situation, transcript: Transcript) -> bool:
     is_there = situation.record.status is RunStatus.WAITING or situation.driver is not None
     return is_there and any(mark.answer is None for mark in transcript.approvals.values())
+
+
+def _approved(situation: Situation, transcript: Transcript) -> StateReport:
+    takes = "it takes the decision when it asks for the approval"
+    is_open = situation.record.status is RunStatus.RUNNING
+    advice = f"nothing to do; {takes}" if is_open else _again(transcript, takes)
+    return StateReport(RunState.DECIDED, _UNTAKEN, advice)
 
 
 def _completed(transcript: Transcript) -> StateReport:
@@ -68,8 +78,9 @@ def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
 def _undecided(situation: Situation, transcript: Transcript, undecided: list[LedgerCall]) -> StateReport:
     run_id = transcript.run_id
     if any(message.type == DECISION for message in situation.messages):
-        reason = "the decision lies in its inbox, and nobody has taken it yet"
-        return StateReport(RunState.DECIDED, reason, _again(transcript, "it takes the decision when it makes the call"))
+        return StateReport(
+            RunState.DECIDED, _UNTAKEN, _again(transcript, "it takes the decision when it makes the call")
+        )
     calls = ", ".join(str(call.identity) for call in undecided)
     return StateReport(
         RunState.NEEDS_DECISION,

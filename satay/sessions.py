@@ -866,6 +866,12 @@ def session(
     raises what entering a `Session` raises.
     """
 
+    if inspect.iscoroutinefunction(session_id):
+        raise UsageError(
+            f"@satay.session was put on {shown(session_id)} without an id; give the id of the session, or a function "
+            "that makes it of the arguments, as in @satay.session('nightly')"
+        )
+
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(fn):
             raise UsageError(f"@satay.session was put on {shown(fn)}, which is no async function")

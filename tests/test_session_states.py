@@ -6,7 +6,7 @@ import pytest
 
 import satay
 from satay.clock import MICROSECONDS
-from satay.errors import JournalClosedError, NeedsDecisionError
+from satay.errors import ApprovalPendingError, JournalClosedError, NeedsDecisionError
 from satay.inspections import inspect_run
 from satay.model import EntryType
 from satay.readers import open_reader
@@ -105,6 +105,21 @@ async def test_a_completed_session_is_forked_after_a_step_that_has_a_state(tmp_p
 
     assert RunState.COMPLETED is report.state
     assert ("satay fork s --at-step 2 --name NAME",) == report.commands
+
+
+async def test_a_decision_that_a_session_has_not_taken_says_how_it_is_taken(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session:
+            with pytest.raises(ApprovalPendingError):
+                await session.require_approval("refund", wait=False)
+            await satay.decide_approval("s", "refund", approved=True)
+            opened = await look(app)
+            session.pause()
+        left = await look(app)
+
+    assert (RunState.DECIDED, RunState.DECIDED) == (opened.state, left.state)
+    assert "nothing to do; it takes the decision when it asks for the approval" == opened.advice
+    assert "open it with 'async with satay.Session.resume('s')'; it takes the decision" in left.advice
 
 
 async def test_a_lost_external_call_has_to_be_decided(tmp_path: Path) -> None:

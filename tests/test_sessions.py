@@ -899,6 +899,19 @@ async def test_a_function_that_raises_crashes_its_session(tmp_path: Path) -> Non
         assert RunStatus.FAILED is await app.status("agent")
 
 
+async def test_what_cannot_run_in_a_session_is_refused_where_it_is_decorated() -> None:
+    async def agent() -> None: ...
+
+    decorate: Any = satay.session
+    with pytest.raises(UsageError, match=r"put on <function .* without an id; give the id of the session"):
+        decorate(agent)
+    with pytest.raises(UsageError, match=r"put on <function .*, which is no async function"):
+        decorate("agent")(lambda: None)
+    for options in ({"session_id": 3}, {"session_id": "a b"}, {"session_id": "a", "state_interval": 0}):
+        with pytest.raises(InvalidValueError):
+            decorate(**options)
+
+
 async def test_the_inner_of_two_sessions_is_the_current_one(tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("outer") as outer:
         async with satay.Session("inner") as inner:
