@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
@@ -72,7 +72,7 @@ from satay.session_openings import SessionOpening
 from satay.session_wakes import due_wakes, next_wake
 from satay.shields import finish
 from satay.snapshots import Snapshot, StateText, store_state
-from satay.texts import dump_plain, json_quote, to_plain
+from satay.texts import json_quote
 from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
 
 P = ParamSpec("P")
@@ -86,6 +86,7 @@ MAX_WRAPPED: Final = 1_000
 
 _OPAQUE: Final = value_codec(Any)
 _CARRIER: Final = "satay_session"
+_UNCHANGING: Final = frozenset({NoneType, bool, int, float, str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +440,8 @@ class Session(RunReference):
                 hint="they were made before this step was begun anew, were not asked for again, and are behind it now; "
                 "a loop that begins at its top has to skip the steps up to session.last_step",
             )
-        return Step(number, name, input, output, to_datetime(first.at), first.seq, False)
+        given, made = _sides(content, where) if _is_shared(input) or _is_shared(output) else (input, output)
+        return Step(number, name, given, made, to_datetime(first.at), first.seq, False)
 
     def _note_stateless(self, transcript: Transcript) -> None:
         """Log, once, that states end here: a `state_fn` that was forgotten is noticed when the next fork is refused."""
@@ -928,6 +930,17 @@ def _content(given: Any, made: Any, where: str) -> str:
         raise
 
 
+def _sides(content: str, where: str) -> tuple[Any, Any]:
+    """What a step was given and has made, read back."""
+    read: dict[str, Any] = _OPAQUE.decode(content, where)
+    return read["input"], read["output"]
+
+
+def _is_shared(value: object) -> bool:
+    """Whether a value may change later in the hands of who gave it."""
+    return type(value) not in _UNCHANGING
+
+
 def _check_tool(tool: object) -> None:
     problem = name_problem(tool)
     if problem:
@@ -1000,9 +1013,7 @@ def _decoded(text: str, run_id: str) -> Any:
 
 
 def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
-    content = to_plain(text)
-    where = f"step {mark.number} of session {transcript.run_id!r}"
-    given, made = (_OPAQUE.decode(dump_plain(content[side]), where) for side in ("input", "output"))
+    given, made = _sides(text, f"step {mark.number} of session {transcript.run_id!r}")
     is_inherited = transcript.is_inherited(mark.seq)
     return Step(mark.number, mark.name, given, made, to_datetime(mark.at), mark.seq, is_inherited)
 

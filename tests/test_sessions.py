@@ -379,6 +379,16 @@ async def test_a_session_that_never_had_a_state_is_not_warned_of(
     assert [] == caplog.messages
 
 
+async def test_a_step_is_as_it_was_recorded_also_where_what_it_was_given_changes_later(tmp_path: Path) -> None:
+    notes = ["first"]
+    async with open_app(tmp_path), satay.Session("s") as session:
+        step = await session.step("plan", input=notes, output={"notes": notes})
+        notes.append("second")
+
+        assert (["first"], {"notes": ["first"]}) == (step.input, step.output)
+        assert [step] == await session.steps()
+
+
 async def test_a_state_that_changes_later_is_recorded_as_it_was(tmp_path: Path) -> None:
     state = {"n": 1}
     async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:
