@@ -595,6 +595,16 @@ async def test_another_request_under_the_same_name_is_a_conflict(other: dict[str
     assert before == History.of(tmp_path).digest(["s", "f"])
 
 
+async def test_the_order_of_members_makes_no_other_request(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        await record_nine()
+        for intervention in ({"model": "b", "heat": 1}, {"heat": 1, "model": "b"}):
+            fork = await satay.Session.resume("s", fork_at_step=5, name="f", intervention=intervention)
+
+    assert fork.receipt is not None
+    assert fork.receipt.replayed
+
+
 async def test_another_source_under_the_same_name_is_a_conflict(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         await record_nine("s")
