@@ -430,6 +430,7 @@ class Session(RunReference):
 
         left_behind = [] if self._ledger is None else self._ledger.calls_left_behind()
         first, *_ = await journal.write(decide)
+        self._note_written(transcript)  # Before others, who take part, record another state.
         number = transcript.last_step
         if left_behind:
             log().warning(

@@ -801,6 +801,22 @@ async def test_what_a_participant_has_recorded_is_read_where_the_session_is_open
         await session.__aexit__(None, None, None)
 
 
+async def test_the_state_is_the_last_one_of_this_object_also_where_a_participant_records_another(
+    tmp_path: Path,
+) -> None:
+    state = {"n": 1}
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:
+        await session.step("one")
+        state["n"] = 2
+        await session.step("two")
+        async with satay.Session.join(session.carrier(), state_fn=lambda: "theirs") as part:
+            await part.step("three")
+        await session.steps()
+
+        assert {"n": 2} == session.state
+        assert "theirs" == await session.state_at(3)
+
+
 async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for_ever(tmp_path: Path) -> None:
     @satay.task(name="sessions.on_another_loop")
     async def ledgered() -> int:
