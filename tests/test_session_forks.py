@@ -28,7 +28,7 @@ from satay.model import Entry, RunStatus
 from satay.session_forks import ENTRIES_PER_PAGE
 from satay.snapshots import sha256_of
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause
 from tests.test_invariants import History
 
 pytestmark = pytest.mark.anyio
@@ -510,6 +510,73 @@ async def test_a_receipt_says_what_was_asked_for_and_what_was_inherited(tmp_path
             receipt.reason,
             receipt.is_restorable,
         )
+
+
+async def test_a_receipt_says_what_the_calls_before_the_cut_cost_and_which_code_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+
+    async def think(cost: float) -> float:
+        satay.task_context().record_usage(model="m", input_tokens=10, cost=cost)
+        await pause(4)
+        return cost
+
+    async def work() -> None:
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.call("think", think, 0.25)
+            await session.step("one")
+            await session.call("think", think, 2.0)
+            await session.step("two")
+
+    async with open_app(tmp_path, clock=clock):
+        monkeypatch.setenv("SATAY_CODE_VERSION", "v1")
+        working = asyncio.ensure_future(work())
+        await clock.advance(10)
+        await working
+        monkeypatch.setenv("SATAY_CODE_VERSION", "v2")
+        receipt = (await satay.Session.resume("s", fork_at_step=1)).receipt
+
+    assert receipt is not None
+    assert (1, 0.25, 4.0) == (receipt.calls_inherited, receipt.saved_cost, receipt.saved_seconds)
+    assert ("v1", "v2") == (receipt.source_code_version, receipt.code_version)
+
+
+@pytest.mark.parametrize(
+    ("effect", "policy", "action"),
+    [
+        (None, "auto", "rerun"),
+        ("external", "auto", "ask"),
+        ("external", "live", "rerun"),
+        ("external", "block", "block"),
+        (None, "replay", "replay"),
+        ("external", None, "block"),
+        ("idempotent", None, "rerun"),
+    ],
+)
+async def test_a_receipt_says_what_becomes_of_a_call_that_was_outstanding_at_the_cut(
+    effect: Any, policy: str | None, action: str, tmp_path: Path
+) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def outlast() -> None:
+        has_begun.set()
+        await may_end.wait()
+
+    policies = None if policy is None else {"outlast": policy}
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        calling = asyncio.ensure_future(session.call("outlast", outlast, key="k", effect=effect))
+        await has_begun.wait()
+        await session.step("one")
+        fork = await session.fork(at_step=1, tool_policies=policies)
+        may_end.set()
+        await calling
+        late = await session.fork(at_step=1, tool_policies=policies)
+
+        for receipt in (fork.receipt, late.receipt):
+            assert receipt is not None
+            assert [("outlast[k]", 3, action)] == [(call.call, call.seq, call.action) for call in receipt.in_flight]
+            assert 0 == receipt.calls_inherited
 
 
 @pytest.mark.parametrize(

@@ -399,6 +399,28 @@ async def test_a_state_that_changes_later_is_recorded_as_it_was(tmp_path: Path) 
         assert {"n": 1} == session.state == await session.state_at(1)
 
 
+async def test_a_state_keeps_its_exact_types(tmp_path: Path) -> None:
+    state = {
+        "note": Note("first", ("a", "b")),
+        "seen": {1, 2},
+        "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "raw": b"\x00\xff",
+        "by number": {1: (None, float("inf"))},
+        "text": "snow \u2603, half a pair \ud83d, and \0",
+        "like a tag": {"$satay": "datetime", "value": "no moment"},
+    }
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: state) as session:
+            await session.step("one")
+            found = [session.state, await session.state_at(1)]
+        fork = await session.fork(at_step=1)
+        async with fork:
+            found.append(fork.inherited_state)
+
+    assert [state] * 3 == found
+    assert [type(value) for value in state.values()] == [type(value) for value in found[-1].values()]
+
+
 async def test_a_state_that_did_not_change_takes_no_room(tmp_path: Path) -> None:
     state = {"text": "x" * 100_000}
     async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:
