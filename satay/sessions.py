@@ -111,7 +111,7 @@ class Session(RunReference):
 
     Entering makes the session, or goes on with it where it was left: paused, crashed, or by a process that is gone. One
     live owner has it at a time. Leaving the block completes it; leaving it with an error records that it crashed, and
-    with a cancellation, or an `ApprovalPendingError`, that it was paused.
+    with an `ApprovalPendingError`, a cancellation or another interruption, such as Ctrl-C, that it was paused.
 
     `state_fn` gives the state after a step: plain data, or what the codec takes; it is recorded with every
     `state_interval`-th step, in the same transaction. Give it each time: where states were recorded and a step has

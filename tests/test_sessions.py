@@ -122,6 +122,26 @@ async def test_a_cancellation_that_leaves_the_block_pauses_the_session(tmp_path:
             assert 1 == session.last_step
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_an_interruption_that_is_no_error_pauses_the_session(
+    interruption: type[BaseException], tmp_path: Path
+) -> None:
+    async def be_interrupted() -> None:
+        async with satay.Session("s") as session:
+            await session.step("one")
+            raise interruption
+
+    async with open_app(tmp_path) as app:
+        with pytest.raises(interruption):
+            await be_interrupted()
+        async with satay.Session("s") as again:
+            last = again.last_step
+
+        paused = History.of(tmp_path).entries["s"][3]
+        assert ("SessionPaused", {"reason": interruption.__name__}) == (paused.type, json.loads(paused.payload))
+        assert (1, RunStatus.COMPLETED) == (last, await app.status("s"))
+
+
 async def test_a_session_whose_end_is_cancelled_too_is_paused_all_the_same(tmp_path: Path) -> None:
     async def run(reached: asyncio.Event) -> None:
         async with satay.Session("s") as session:
