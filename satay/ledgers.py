@@ -41,7 +41,6 @@ from satay.errors import (
     JournalError,
     NeedsDecisionError,
     SessionLostError,
-    TaskFailedError,
     UnreadableResultError,
     UsageError,
 )
@@ -308,7 +307,7 @@ class Ledger:
                 return await self._record(call, EntryType.TASK_FAILED, usage, encode_failure(ended))
             await self._pause(call, usage, ended)
 
-    async def _attempt(self, attempt: Attempt) -> str | Exception:
+    async def _attempt(self, attempt: Attempt) -> str | BaseException:
         """One attempt, in a task and a context of its own: the text of the result, or the error."""
         host = self._host
         work = attempt.run(host.clock, host.threads, host.allow_pickle)
@@ -320,7 +319,7 @@ class Ledger:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if task.cancelled() and caller is not None and not caller.cancelling():
-                return TaskFailedError(f"tool {attempt.call.name!r} cancelled itself")
+                return asyncio.CancelledError("the task cancelled itself")
             await finish(self._give_up(attempt, task))
             raise
         except Exception as error:
@@ -347,7 +346,7 @@ class Ledger:
             else:
                 await self._record(call, EntryType.CALL_CANCELLED, attempt.usage_facts(), None)
 
-    async def _pause(self, call: TaskCall, usage: str, error: Exception) -> None:
+    async def _pause(self, call: TaskCall, usage: str, error: BaseException) -> None:
         """Record a failed attempt, wait, and begin the next one."""
         backoff, clock = call.task.policy.backoff, self._host.clock
         ceiling = backoff.ceiling(call.failures)
@@ -505,7 +504,7 @@ class Claim:
         return f"<satay.Claim {self.call} {self.status.value}>"
 
 
-def _unreadable(error: Exception) -> str:
+def _unreadable(error: BaseException) -> str:
     return f',"unreadable":{json_quote(message_of(error))}'
 
 

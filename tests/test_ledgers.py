@@ -21,6 +21,7 @@ from satay.errors import (
     RegistrationError,
     TaskBlockedError,
     TaskCrashedError,
+    TaskFailedError,
     TaskTimeoutError,
     UnreadableResultError,
     UsageError,
@@ -482,6 +483,23 @@ async def test_a_tool_that_runs_too_long_fails_with_its_timeout(tmp_path: Path) 
     async with open_app(tmp_path), satay.Session("s"):
         with pytest.raises(TaskTimeoutError):
             await hang()
+
+
+@satay.task(name="ledgers.give_up", retries=2, backoff=satay.Backoff(first=0.0))
+async def give_up() -> None:
+    outbox.note("begun")
+    raise asyncio.CancelledError
+
+
+async def test_a_tool_that_cancels_itself_has_failed_and_is_not_tried_again(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s"):
+        for _ in range(2):
+            with pytest.raises(
+                TaskFailedError, match=r"'ledgers\.give_up' failed with CancelledError: the task cancelled"
+            ):
+                await satay.current_session().call("ledgers.give_up", give_up, key="k")
+
+        assert ["begun"] == outbox.sent
 
 
 async def test_a_clock_that_jumps_waits_for_a_tool_that_is_at_work(tmp_path: Path) -> None:
