@@ -5,7 +5,7 @@ attempt after.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from satay.errors import UsageError
 from satay.journal import DECISION
@@ -53,13 +53,31 @@ def find_undecided(
         if record.workflow == SESSION_WORKFLOW:
             undecided = _undecided_in_session(record.run_id, entries, now, is_held=is_held)
         else:
-            undecided = _undecided_in_run(record.run_id, entries)
+            undecided = undecided_in_run(record.run_id, entries)
     if not undecided or (seq is not None and seq not in undecided):
         asked = "" if seq is None else f" about the call at entry {seq}"
         raise UsageError(
             f"run {record.run_id!r} waits for no decision{asked}; undecided calls: {sorted(undecided) or 'none'}"
         )
     return undecided[min(undecided) if seq is None else seq]
+
+
+def undecided_in_run(run_id: str, entries: Sequence[Entry]) -> dict[int, Undecided]:
+    """The calls of a run of a workflow that wait for a decision, by their entry."""
+    asked: dict[int, Undecided] = {}
+    for entry in entries:
+        if entry.type == EntryType.DECISION_REQUESTED:
+            told = facts(entry)
+            asked[told["call"]] = Undecided(run_id, entries[told["call"] - 1], told["attempt"])
+        elif entry.type in _DECIDED:
+            asked.pop(outcome_call(entry), None)
+    return {} if entries[-1].type in TERMINAL_ENTRIES else asked
+
+
+def decided_attempts(messages: Iterable[Message]) -> set[tuple[int, int]]:
+    """The calls, and their attempts, about which there is a decision in an inbox."""
+    told = [json.loads(message.payload) for message in messages if message.type == DECISION]
+    return {(decided["call"], decided["attempt"]) for decided in told}
 
 
 def check_is_same(there: Message | None, decided: str, run_id: str, call: Undecided) -> None:
@@ -70,17 +88,6 @@ def check_is_same(there: Message | None, decided: str, run_id: str, call: Undeci
             f"somebody decided about the call of {call.task!r} at entry {call.seq} of run {run_id!r} before: the "
             f"decision {what}, and the first one holds. To decide about another call, name it with seq="
         )
-
-
-def _undecided_in_run(run_id: str, entries: Sequence[Entry]) -> dict[int, Undecided]:
-    asked: dict[int, Undecided] = {}
-    for entry in entries:
-        if entry.type == EntryType.DECISION_REQUESTED:
-            told = facts(entry)
-            asked[told["call"]] = Undecided(run_id, entries[told["call"] - 1], told["attempt"])
-        elif entry.type in _DECIDED:
-            asked.pop(outcome_call(entry), None)
-    return {} if entries[-1].type in TERMINAL_ENTRIES else asked
 
 
 def _undecided_in_session(run_id: str, entries: Sequence[Entry], now: int, *, is_held: bool) -> dict[int, Undecided]:

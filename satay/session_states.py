@@ -7,10 +7,10 @@ from typing import Final
 
 from satay.accounts import read_failure
 from satay.clock import to_datetime
-from satay.journal import DECISION
+from satay.decisions import decided_attempts
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
-from satay.states import RunState, Situation, StateReport, report_state
+from satay.states import RunState, Situation, StateReport, decide_commands, report_state
 from satay.transcripts import LedgerCall, SessionStatus, Transcript
 
 _WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
@@ -76,17 +76,18 @@ def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
 
 
 def _undecided(situation: Situation, transcript: Transcript, undecided: list[LedgerCall]) -> StateReport:
-    run_id = transcript.run_id
-    if any(message.type == DECISION for message in situation.messages):
+    decided = decided_attempts(situation.messages)
+    waiting = [call for call in undecided if (call.entry.seq, call.attempt) not in decided]
+    if not waiting:
         return StateReport(
             RunState.DECIDED, _UNTAKEN, _again(transcript, "it takes the decision when it makes the call")
         )
-    calls = ", ".join(str(call.identity) for call in undecided)
+    calls = ", ".join(str(call.identity) for call in waiting)
     return StateReport(
         RunState.NEEDS_DECISION,
         f"whoever made {calls} is gone, and nobody knows whether that took effect",
         "find out whether it did; then have it made again, fail it, or give its result",
-        (f"satay decide {run_id} rerun", f"satay decide {run_id} fail", f"satay decide {run_id} --value JSON"),
+        decide_commands(transcript.run_id, waiting[0].entry.seq if len(undecided) > 1 else None),
     )
 
 
