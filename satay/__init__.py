@@ -38,7 +38,7 @@ from satay.functions import (
     terminate,
     verify,
 )
-from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunReference, RunSummary
 from satay.laboratory import Experiment
 from satay.ledgers import Claim, ToolReceipt
 from satay.matrices import ComparisonMatrix, MatrixRow
@@ -63,6 +63,7 @@ from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
 from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
+from satay.session_openings import SessionOpening
 from satay.sessions import Session, Step, current_session, session
 from satay.state_diffs import CommonAncestor, ListEdit, StateDiff, StateSide
 from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
@@ -123,11 +124,13 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunOrId",
+    "RunReference",
     "RunStatus",
     "RunSummary",
     "SatayError",
     "Session",
     "SessionBoundary",
+    "SessionOpening",
     "SessionStatus",
     "StaleCall",
     "StateDiff",

@@ -520,8 +520,8 @@ class Drive(Schedule):
     def decide(self, decided: dict[str, Any], taken: int) -> None:
         """Someone decided about an external call: run it again, fail it, or take a value as its result."""
         call = self.calls.get(decided["call"])
-        if not isinstance(call, TaskCall) or not call.needs_decision:
-            self._drop_message(taken)
+        if not isinstance(call, TaskCall) or not call.needs_decision or decided["attempt"] != call.attempt:
+            self._drop_message(taken)  # It is about an attempt that was decided about.
             return
         decision, text = decided["decision"], decided.get("value")
         self._rest(call)

@@ -855,7 +855,7 @@ def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
     run_id = record.run_id
     told = (
         f"session {run_id!r} is {record.status} and nobody has it open; go on with it in the block of "
-        f"'async with await satay.Session.resume({run_id!r})'"
+        f"'async with satay.Session.resume({run_id!r})'"
         if record.workflow == SESSION_WORKFLOW
         else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
     )

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from satay.boundaries import BoundaryMode, Reproducibility
-from satay.errors import ForkValidationError, NoRestorableStateError
+from satay.errors import ForkValidationError, InvalidValueError, NoRestorableStateError
 from satay.model import UNKNOWN_VERSION, EntryType
 from satay.snapshots import Snapshot
-from satay.transcripts import LedgerCall, Transcript
+from satay.transcripts import MAX_STEP, LedgerCall, Transcript
 
 
 class Boundary(NamedTuple):
@@ -48,6 +48,26 @@ def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boun
     return Boundary(snapshot.step, _last_seq(transcript, snapshot.step), snapshot)
 
 
+def find_state(transcript: Transcript, step: int | None) -> Snapshot:
+    """The state of exactly this step, or the latest one.
+
+    Raises `InvalidValueError` for a step that there is not, `NoRestorableStateError` for one without a state.
+    """
+    run_id, snapshots = transcript.run_id, transcript.snapshots
+    if step is not None and step > transcript.last_step:
+        has = f"its steps are 1 to {transcript.last_step}" if transcript.last_step else "it has recorded no step"
+        raise InvalidValueError(f"session {run_id!r} has no step {step}; {has}")
+    found = [snapshot for snapshot in snapshots if step is None or snapshot.step == step]
+    if found:
+        return found[-1]
+    before, after = _nearest(transcript, MAX_STEP if step is None else step)
+    near = _named(before, after)
+    told = f"no state with step {step}; the nearest with a state: {near}" if near else "no state; give it a state_fn"
+    raise NoRestorableStateError(
+        f"session {run_id!r} has recorded {told}", run_id=run_id, step=step or 0, before=before, after=after
+    )
+
+
 def _last_seq(transcript: Transcript, step: int) -> int:
     mark = transcript.step_mark(step)
     return 1 if mark is None else transcript.end_of(mark)
@@ -59,11 +79,21 @@ def _latest_at(snapshots: Sequence[Snapshot], step: int) -> Snapshot | None:
     return found[-1] if found else None
 
 
-def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorableStateError:
-    steps = sorted({snapshot.step for snapshot in transcript.snapshots})
+def _nearest(transcript: Transcript, step: int) -> tuple[int | None, int | None]:
+    """The last step before a step that has a state, and the first one after it."""
+    steps = [snapshot.step for snapshot in transcript.snapshots]
     before = max((one for one in steps if one < step), default=None)
     after = min((one for one in steps if one > step), default=None)
-    near = " and ".join(f"step {one}" for one in (before, after) if one is not None)
+    return before, after
+
+
+def _named(before: int | None, after: int | None) -> str:
+    return " and ".join(f"step {one}" for one in (before, after) if one is not None)
+
+
+def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorableStateError:
+    before, after = _nearest(transcript, step)
+    near = _named(before, after)
     return NoRestorableStateError(
         f"session {transcript.run_id!r} cannot be forked with its state at step {step}: {why}; "
         + (f"the nearest with a state: {near}. " if near else "it has recorded no state at all. ")
@@ -91,7 +121,7 @@ def judge(
         return Reproducibility.LINEAGE, ("no state is handed over; fork with boundary='exact' or 'nearest'",)
     if boundary.step != requested_step:
         return Reproducibility.APPROXIMATE, (
-            f"step {requested_step} has no state; the state is that of {boundary.step}",
+            f"step {requested_step} has no state; the state is that of step {boundary.step}",
         )
     missing = [f"call {call.identity} was outstanding" for call in open_calls_at(transcript, boundary.through_seq)]
     missing += [

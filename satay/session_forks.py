@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from satay.arguments import checked_run_id
 from satay.boundaries import BoundaryMode, SessionBoundary
 from satay.cuts import RequestedCut
-from satay.declarations import value_codec
 from satay.definitions import tasks
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_tool_policies, ruling_for
 from satay.errors import (
@@ -28,7 +27,7 @@ from satay.histories import reuse_of
 from satay.journal import NewFork, NewRun, Wait, chain_digest
 from satay.model import APPROVAL, SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.origin import Origin, origin_of, session_created
-from satay.receipts import CallInFlight, ForkReceipt
+from satay.receipts import CallInFlight, ForkReceipt, intervention_key
 from satay.recorder import lay_out
 from satay.replay import read_head, reading
 from satay.session_cuts import Boundary, find_boundary, judge, open_calls_at
@@ -47,9 +46,6 @@ ENTRIES_PER_STEP: Final = 2
 
 ENTRIES_AT_LEAST: Final = 64
 """How many entries of a session are read at a time, at least."""
-
-_OPAQUE: Final = value_codec(Any)
-_INTERVENTION: Final = "the intervention of a fork"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +324,7 @@ async def _same_fork(host: SessionHost, fork_id: str, source: _Source, request: 
         "session": (there.asked_of, source.asked.run_id),
         "at_step": (receipt.requested.at_step, request.at_step),
         "boundary": (there.mode, request.mode),
-        "intervention": (
-            _OPAQUE.encode(receipt.intervention, _INTERVENTION),
-            _OPAQUE.encode(request.intervention, _INTERVENTION),
-        ),
+        "intervention": (intervention_key(receipt.intervention), intervention_key(request.intervention)),
         "tool_policies": (receipt.tool_policies, source.policies),
         "reason": (receipt.reason, request.reason),
     }
