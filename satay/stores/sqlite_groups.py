@@ -16,6 +16,7 @@ from satay.journal import Append, Blob, Lease
 from satay.stores import sqlite_bulk as bulk
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
+from satay.stores.sqlite_blobs import PackedBlob, pack
 from satay.stores.sqlite_errors import explain
 from satay.stores.sqlite_schema import SqliteSettings, begin
 
@@ -32,7 +33,7 @@ class Write(NamedTuple):
     blobs: Sequence[Blob] = ()
 
 
-Packed = Sequence[writes.PackedBlob] | BaseException
+Packed = Sequence[PackedBlob] | BaseException
 """The blobs of a call as they are stored, or why they cannot be."""
 
 
@@ -153,7 +154,7 @@ class GroupCommit:
     def _pack(self, write: Write) -> Packed:
         """Compress before the transaction, so that nobody waits for the lock meanwhile."""
         try:
-            return [writes.pack(blob) for blob in write.blobs if not writes.has_blob(self._cursor, blob.sha256)]
+            return [pack(blob) for blob in write.blobs if not writes.has_blob(self._cursor, blob.sha256)]
         except (SatayError, UnicodeEncodeError, sqlite3.Error) as error:
             return error
 

@@ -4,13 +4,11 @@ Each is one statement, so it sees one state of the database, or needs no more th
 """
 
 import functools
-import hashlib
 import sqlite3
-import zlib
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from satay.errors import InvalidValueError, JournalCorruptError
+from satay.errors import JournalCorruptError
 from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
 from satay.model import (
     EXPERIMENT_WORKFLOW,
@@ -22,6 +20,7 @@ from satay.model import (
     RunRecord,
     RunStatus,
 )
+from satay.stores.sqlite_blobs import PackedBlob, to_digest, unpack
 from satay.stores.sqlite_schema import LIVE
 
 NOBODY: Final = 0
@@ -236,14 +235,6 @@ def page(limit: int) -> int:
     return min(max(limit, 0), MAX_PAGE)
 
 
-def to_digest(sha256: str) -> bytes:
-    """The bytes of a digest in hexadecimal."""
-    try:
-        return bytes.fromhex(sha256)
-    except ValueError:
-        raise InvalidValueError(f"{sha256!r} is not a SHA-256 in hexadecimal") from None
-
-
 def to_run(row: tuple[object, ...]) -> RunRecord:
     """The record of a row that was read with `RUN_COLUMNS`."""
     run = RunRecord._make(row)
@@ -267,14 +258,10 @@ def _to_runs(rows: sqlite3.Cursor) -> list[RunRecord]:
 
 def _blob(connection: sqlite3.Connection, sha256: str) -> str:
     digest = to_digest(sha256)
-    row = connection.execute("SELECT is_compressed, data FROM blobs WHERE sha256 = ?", (digest,)).fetchone()
+    row = connection.execute("SELECT sha256, is_compressed, data FROM blobs WHERE sha256 = ?", (digest,)).fetchone()
     if row is None:
         raise JournalCorruptError(f"the value {sha256!r} is lost from the journal; restore the database from a copy")
-    is_compressed, data = row
-    try:
-        content = zlib.decompress(data) if is_compressed else bytes(data)
-    except (zlib.error, TypeError):  # A column takes any type: where bytes were changed to text, say.
-        content = b""
-    if hashlib.sha256(content).digest() != digest:
+    text = unpack(PackedBlob(*row))
+    if text is None:
         raise JournalCorruptError(f"the value {sha256!r} is damaged in the journal; restore the database from a copy")
-    return content.decode()
+    return text

@@ -7,7 +7,6 @@ second attempt.
 
 import functools
 import sqlite3
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -17,7 +16,6 @@ from satay.journal import (
     CHILD_ENDED,
     PARENT_ASKS,
     Append,
-    Blob,
     Claim,
     Lease,
     NewFork,
@@ -29,6 +27,7 @@ from satay.journal import (
 )
 from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, TERMINAL_STATUSES, Entry, RunRecord, RunStatus
 from satay.stores import sqlite_reads as reads
+from satay.stores.sqlite_blobs import PackedBlob, to_digest
 from satay.stores.sqlite_reads import NOBODY, Pending
 from satay.stores.sqlite_schema import LIVE
 
@@ -36,15 +35,6 @@ FIRST_EPOCH: Final = 1
 
 NO_PAYLOAD: Final = "null"
 """The payload of a message that the store posts by itself."""
-
-COMPRESSION_LEVEL: Final = 1
-"""The cheapest level of zlib."""
-
-SAMPLE_BYTES: Final = 16 * 1024
-"""How much of a blob is compressed to see whether it shrinks."""
-
-WORTHWHILE_RATIO: Final = 0.5
-"""A blob whose sample does not shrink to this part of its size is stored as it is: compressing it takes too long."""
 
 MAX_BULK_ROWS: Final = 512
 """How many rows one statement inserts; a power of two, so that few statements serve all."""
@@ -91,14 +81,6 @@ class Creation(NamedTuple):
 
     run: NewRun
     entries: Sequence[Entry]
-
-
-class PackedBlob(NamedTuple):
-    """A blob as it is stored."""
-
-    sha256: bytes
-    is_compressed: bool
-    data: bytes
 
 
 def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
@@ -256,19 +238,8 @@ def _was_posted(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> bool:
     return row is not None
 
 
-def pack(blob: Blob) -> PackedBlob:
-    """Compress a blob for the store, unless a sample of it does not shrink."""
-    digest = reads.to_digest(blob.sha256)
-    content = blob.text.encode()
-    middle = len(content) // 2
-    sample = content[middle : middle + SAMPLE_BYTES]
-    if len(zlib.compress(sample, COMPRESSION_LEVEL)) > len(sample) * WORTHWHILE_RATIO:
-        return PackedBlob(digest, False, content)
-    return PackedBlob(digest, True, zlib.compress(content, COMPRESSION_LEVEL))
-
-
 def has_blob(cursor: sqlite3.Cursor, sha256: str) -> bool:
-    digest = reads.to_digest(sha256)
+    digest = to_digest(sha256)
     return cursor.execute("SELECT 1 FROM blobs WHERE sha256 = ?", (digest,)).fetchone() is not None
 
 
