@@ -5,11 +5,11 @@ Each is one statement, so it sees one state of the database, or needs no more th
 
 import functools
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from satay.errors import JournalCorruptError
-from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
+from satay.journal import MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
 from satay.model import (
     EXPERIMENT_WORKFLOW,
     SESSION_WORKFLOW,
@@ -110,6 +110,35 @@ def _payload_without_values(types: frozenset[str]) -> str:
     return f"CASE type {' '.join(cases)} ELSE payload END" if cases else "payload"
 
 
+def first_pages(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[FirstPage]:
+    wanted = run_ids[:MAX_PAGE]
+    receivers = _with_messages(connection, wanted)
+    pages: list[FirstPage] = []
+    rows = characters = 0
+    for run_id in wanted:
+        if pages and (rows >= MAX_PAGE or characters >= MANY_CHARACTERS):
+            break
+        entries = read(connection, run_id, 0, MAX_PAGE - rows)
+        rows += len(entries)
+        characters += sum(len(entry.payload) for entry in entries)
+        pages.append(FirstPage(run_id, entries, rows < MAX_PAGE, run_id in receivers))
+    return pages
+
+
+def _with_messages(connection: sqlite3.Connection, run_ids: Sequence[str]) -> set[str]:
+    """Those of the runs for which `messages` would find something."""
+    sql = f"""
+        SELECT run_id FROM runs WHERE run_id IN ({", ".join("?" * len(run_ids))}) AND (
+            EXISTS (SELECT 1 FROM inbox WHERE inbox.run = runs.key AND inbox.is_taken = 0 AND {_IS_FOR_DRIVER})
+            OR EXISTS (
+                SELECT 1 FROM waits CROSS JOIN inbox
+                ON inbox.run IN ({NOBODY}, runs.key) AND inbox.type = waits.type AND inbox.key IS waits.key
+                AND inbox.is_taken = 0
+                WHERE waits.run = runs.key))
+    """
+    return {run_id for (run_id,) in connection.execute(sql, run_ids)}
+
+
 def last(connection: sqlite3.Connection, run_id: str) -> Entry | None:
     row = connection.execute(
         "SELECT seq, type, at, payload, digest FROM events "
@@ -123,13 +152,16 @@ def blobs(connection: sqlite3.Connection, digests: Collection[str]) -> dict[str,
     return {digest: _blob(connection, digest) for digest in digests}
 
 
-def due(connection: sqlite3.Connection, now: int, owner: str | None, limit: int) -> list[RunRecord]:
+def due(
+    connection: sqlite3.Connection, now: int, owner: str | None, limit: int, after: RunRecord | None = None
+) -> list[RunRecord]:
     whose, values = ("TRUE", ()) if owner is None else ("owner = ?", (owner,))
+    rest, place = ("TRUE", ()) if after is None else ("(wake_at, key) > (?, ?)", (after.wake_at, after.key))
     sql = (
-        f"SELECT {RUN_COLUMNS} FROM runs WHERE {whose} AND status = 'waiting' AND wake_at <= ? "
+        f"SELECT {RUN_COLUMNS} FROM runs WHERE {whose} AND status = 'waiting' AND wake_at <= ? AND {rest} "
         "ORDER BY wake_at, key LIMIT ?"
     )
-    return _to_runs(connection.execute(sql, (*values, now, page(limit))))
+    return _to_runs(connection.execute(sql, (*values, now, *place, page(limit))))
 
 
 def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
@@ -139,13 +171,13 @@ def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
     return wake_at
 
 
-def abandoned(connection: sqlite3.Connection, now: int, limit: int) -> list[RunRecord]:
+def abandoned(connection: sqlite3.Connection, now: int, limit: int, after: RunRecord | None = None) -> list[RunRecord]:
     sql = (
         f"SELECT {RUN_COLUMNS} FROM runs LEFT JOIN owners ON owners.id = runs.owner "
         f"WHERE status = 'running' AND workflow <> '{SESSION_WORKFLOW}' "
-        "AND (owners.id IS NULL OR owners.expires_at < ?) ORDER BY key LIMIT ?"
+        "AND (owners.id IS NULL OR owners.expires_at < ?) AND key > ? ORDER BY key LIMIT ?"
     )
-    return _to_runs(connection.execute(sql, (now, page(limit))))
+    return _to_runs(connection.execute(sql, (now, NOBODY if after is None else after.key, page(limit))))
 
 
 def owners(connection: sqlite3.Connection) -> list[Owner]:

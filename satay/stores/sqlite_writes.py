@@ -62,9 +62,9 @@ class NewMessage(NamedTuple):
 
 
 class Takeover(NamedTuple):
-    """A run to be claimed by `owner`."""
+    """Runs to be claimed by `owner`, as they were read."""
 
-    run_id: str
+    seen: Sequence[RunRecord]
     owner: str
     now: int
 
@@ -169,23 +169,34 @@ def _find_undriven(cursor: sqlite3.Cursor, run_id: str) -> tuple[int, int]:
     raise JournalConflictError(f"run {run_id!r} {reason}; nothing was written, read it again", run_id=run_id)
 
 
-def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
-    before = reads.record(cursor.connection, takeover.run_id)
-    if before is None:
-        return None
-    cursor.execute(
-        f"""
-        UPDATE runs SET owner = :owner, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = :now
-        WHERE key = :key AND (status IN {LIVE} OR workflow = '{SESSION_WORKFLOW}')
-            AND workflow <> '{EXPERIMENT_WORKFLOW}' AND (
-            status NOT IN {LIVE} OR owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
-            OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= :now))
-        """,
-        {"key": before.key, "owner": takeover.owner, "now": takeover.now},
+def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> list[Claim]:
+    return [claim for chunk in chunks(takeover.seen) for claim in _claim(cursor, takeover._replace(seen=chunk))]
+
+
+_IS_FREE: Final = f"""
+    runs.workflow <> '{EXPERIMENT_WORKFLOW}' AND CASE
+        WHEN runs.status NOT IN {LIVE} THEN runs.workflow = '{SESSION_WORKFLOW}'
+        ELSE runs.owner IS NULL OR runs.owner = ? OR runs.status IN ('waiting', 'needs_decision')
+        OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= ?)
+    END
+"""
+
+
+def _claim(cursor: sqlite3.Cursor, takeover: Takeover) -> list[Claim]:
+    seen, owner, now = takeover
+    free = cursor.execute(
+        f"WITH seen (key, epoch) AS (VALUES {values(2, len(seen))}) SELECT {reads.RUN_COLUMNS} FROM seen "
+        f"CROSS JOIN runs ON runs.key = seen.key AND runs.epoch = seen.epoch WHERE {_IS_FREE}",
+        [*(number for record in seen for number in (record.key, record.epoch)), owner, now],
     )
-    if cursor.rowcount == 0:
-        return None
-    return Claim(Lease(before.run_id, before.key, before.epoch + 1), before)
+    before = list(map(reads.to_run, free))
+    for records in chunks(before):
+        cursor.execute(
+            "UPDATE runs SET owner = ?, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = ? "
+            f"WHERE key IN ({', '.join('?' * len(records))})",
+            (owner, now, *(record.key for record in records)),
+        )
+    return [Claim(Lease(record.run_id, record.key, record.epoch + 1), record) for record in before]
 
 
 def release(cursor: sqlite3.Cursor, handover: Handover) -> None:
