@@ -21,7 +21,7 @@ from satay.errors import (
 )
 from satay.model import RunStatus
 from satay.testing import AppUnderTest, ManualClock, abandon, open_app
-from tests.driving import entries_of, types_of
+from tests.driving import claim, entries_of, types_of
 from tests.test_wrong_types import VALUES
 
 pytestmark = pytest.mark.anyio
@@ -386,7 +386,7 @@ async def test_a_session_that_is_lost_while_it_waits_waits_no_more(tmp_path: Pat
         await request(app)
         journal = (await app.scheduler()).journal
         await journal.retire((await app.scheduler()).owner_id)
-        await journal.claim("s", "another", clock.now())
+        await claim(journal, "s", "another", clock.now())
 
         with pytest.raises(SessionLostError):
             await waiting

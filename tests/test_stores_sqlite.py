@@ -726,6 +726,8 @@ async def test_a_sequential_call_takes_about_250_bytes(path: Path) -> None:
 
 
 async def test_no_question_of_the_scheduler_reads_every_run(journal: SqliteJournal, path: Path) -> None:
+    await create(journal)
+    seen_run = (await record(journal))._replace(wake_at=T0)
     seen: list[str] = []
     reader = journal._reader
     await journal.owners()
@@ -735,6 +737,10 @@ async def test_no_question_of_the_scheduler_reads_every_run(journal: SqliteJourn
     await journal.next_wake(None)
     await journal.next_wake("o1")
     await journal.abandoned(T0, 10)
+    await journal.due(T0, None, 10, seen_run)
+    await journal.due(T0, "o1", 10, seen_run)
+    await journal.abandoned(T0, 10, seen_run)
+    await journal.first_pages(["r1", "r2"])
     await journal.runs(RunQuery(status=RunStatus.RUNNING))
     await journal.runs(RunQuery(forked_from="r1"))
     await journal.runs(RunQuery(parent_id="r1"))
