@@ -122,7 +122,7 @@ class Archive:
         while chain[-1].kind is not SnapshotKind.FULL:
             base = chain[-1].base
             assert base is not None, "what is not whole has a base"
-            chain.append(transcript.snapshot_of(base))
+            chain.append(transcript.snapshots.at(base))
         stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
         texts = await self.texts(
             transcript.run_id, [one.seq for one in stored], without_values=(EntryType.STEP_RECORDED,)

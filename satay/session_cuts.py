@@ -1,6 +1,5 @@
 """Where a session is cut for a fork: after which step, and with which state. Never later than was asked for."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from satay.boundaries import BoundaryMode, Reproducibility
@@ -38,11 +37,11 @@ def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boun
         case BoundaryMode.LINEAGE:
             return Boundary(step, _last_seq(transcript, step), None)
         case BoundaryMode.EXACT:
-            snapshot = _latest_at(transcript.snapshots, step)
+            snapshot = transcript.snapshots.latest_through(step)
             if snapshot is None or snapshot.step != step:
                 raise _not_restorable(transcript, step, "no state was recorded with it")
         case BoundaryMode.NEAREST:
-            snapshot = _latest_at(transcript.snapshots, step)
+            snapshot = transcript.snapshots.latest_through(step)
             if snapshot is None:
                 raise _not_restorable(transcript, step, "no state was recorded at it or before it")
     return Boundary(snapshot.step, _last_seq(transcript, snapshot.step), snapshot)
@@ -51,12 +50,6 @@ def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boun
 def _last_seq(transcript: Transcript, step: int) -> int:
     mark = transcript.step_mark(step)
     return 1 if mark is None else transcript.end_of(mark)
-
-
-def _latest_at(snapshots: Sequence[Snapshot], step: int) -> Snapshot | None:
-    """The latest state of a step that is not after `step`."""
-    found = [snapshot for snapshot in snapshots if snapshot.step <= step]
-    return found[-1] if found else None
 
 
 def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorableStateError:

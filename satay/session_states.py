@@ -90,7 +90,7 @@ def _paused(transcript: Transcript) -> StateReport:
 
 def _fork(transcript: Transcript) -> str:
     """The command that forks a session after its last step with a state; without any, from its beginning."""
-    latest = transcript.latest_snapshot
+    latest = transcript.snapshots.latest
     where = "--at-step 0 --boundary lineage" if latest is None else f"--at-step {latest.step}"
     return f"satay fork {transcript.run_id} {where} --name NAME"
 

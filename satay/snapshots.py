@@ -6,13 +6,15 @@ differences in a row a state is stored whole again.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from satay.deltas import apply_delta, dump_delta, make_delta
 from satay.errors import DecodeError, JournalCorruptError
-from satay.model import Entry
+from satay.model import VALUE_FIELD, Entry, EntryType
+from satay.replay import of_run
 from satay.texts import to_plain
 
 MIN_DELTA_CHARACTERS: Final = 512
@@ -26,7 +28,8 @@ MAX_DELTA_CHAIN: Final = 200
 
 
 _FACTS: Final = re.compile(
-    r'\{"step":(\d+),"version":(\d+),"sha256":"([0-9a-f]{64})","kind":"(full|delta|same)"(?:,"base":(\d+))?[,}]',
+    r'\{"step":(?P<step>\d+),"version":(\d+),"sha256":"(?P<sha256>[0-9a-f]{64})",'
+    r'"kind":"(?P<kind>full|delta|same)"(?:,"base":(\d+))?[,}]',
     re.ASCII,
 )
 
@@ -39,7 +42,9 @@ class SnapshotKind(StrEnum):
     SAME = "same"
 
 
-_KINDS: Final = {kind.value: kind for kind in SnapshotKind}
+_FULL: Final = SnapshotKind.FULL.value
+_SAME: Final = SnapshotKind.SAME.value
+_VALUE_MARK: Final = f',"{VALUE_FIELD[EntryType.STATE_RECORDED]}":'
 
 
 class Snapshot(NamedTuple):
@@ -76,22 +81,88 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
-    """The snapshot that an entry stores. `before` are those before it, by their entry."""
-    match = _FACTS.match(entry.payload)
-    if match is None:
-        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say how it stores a state", seq=entry.seq)
-    step, version, sha256, named, based = match.groups()
-    kind, base, chain = _KINDS[named], None if based is None else int(based), 0
-    if kind is not SnapshotKind.FULL:
-        beneath = None if base is None else before.get(base)
-        if beneath is None:
-            raise JournalCorruptError(
-                f"entry {entry.seq} ({entry.type}) builds on a state at entry {base!r}, which is not there",
-                seq=entry.seq,
-            )
-        chain = beneath.chain + (1 if kind is SnapshotKind.DELTA else 0)
-    return Snapshot(entry.seq, int(step), int(version), sha256, kind, base, chain)
+class Snapshots:
+    """The states that a journal holds, in order. What an entry says of one is read when it is asked for.
+
+    Whatever asks raises `JournalCorruptError` where an entry does not say how it stores a state.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._heads: dict[int, str] = {}
+        self._made: dict[int, Snapshot] = {}
+        self._by_content: dict[str, int] = {}
+        self._unsorted: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return map(self.at, self._heads)
+
+    def __contains__(self, seq: int) -> bool:
+        """Whether an entry stores a state."""
+        return seq in self._heads
+
+    def read(self, entry: Entry) -> None:
+        """Take in an entry that stores a state. Of its text nothing is kept."""
+        seq, payload = entry.seq, entry.payload
+        end = payload.find(_VALUE_MARK)
+        self._heads[seq] = payload if end < 0 else payload[: end + 1]
+        self._unsorted.append(seq)
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The last one."""
+        return self.at(next(reversed(self._heads))) if self._heads else None
+
+    def latest_through(self, step: int) -> Snapshot | None:
+        """The last one of a step that is not after `step`."""
+        seqs = list(self._heads)
+        found = bisect_right(seqs, step, key=lambda seq: int(self._match(seq)["step"]))
+        return self.at(seqs[found - 1]) if found else None
+
+    def holding(self, sha256: str) -> Snapshot | None:
+        """The one that holds a state of its own with this fingerprint."""
+        for seq in self._unsorted:
+            match = self._match(seq)
+            if match["kind"] != _SAME:
+                self._by_content.setdefault(match["sha256"], seq)
+        self._unsorted.clear()
+        holder = self._by_content.get(sha256)
+        return None if holder is None else self.at(holder)
+
+    def at(self, seq: int) -> Snapshot:
+        """The one that an entry stores."""
+        unmade: list[Snapshot] = []
+        beneath: int | None = seq
+        while beneath is not None and beneath not in self._made:
+            unmade.append(self._parse(beneath))
+            beneath = unmade[-1].base
+        for snapshot in reversed(unmade):
+            if snapshot.base is not None:
+                is_delta = snapshot.kind is SnapshotKind.DELTA
+                snapshot = snapshot._replace(chain=self._made[snapshot.base].chain + is_delta)
+            self._made[snapshot.seq] = snapshot
+        return self._made[seq]
+
+    def _parse(self, seq: int) -> Snapshot:
+        """The snapshot as its entry tells of it, which does not know how long its chain is."""
+        step, version, sha256, kind, base = self._match(seq).groups()
+        if kind == _FULL:
+            return Snapshot(seq, int(step), int(version), sha256, SnapshotKind.FULL, None, 0)
+        if base is None or int(base) not in self._heads or int(base) >= seq:
+            raise self._corrupt(seq, f"builds on a state at entry {base}, which is not there")
+        return Snapshot(seq, int(step), int(version), sha256, SnapshotKind(kind), int(base), 0)
+
+    def _match(self, seq: int) -> re.Match[str]:
+        match = _FACTS.match(self._heads[seq])
+        if match is None:
+            raise self._corrupt(seq, "does not say how it stores a state")
+        return match
+
+    def _corrupt(self, seq: int, what: str) -> BaseException:
+        return of_run(JournalCorruptError(f"entry {seq} ({EntryType.STATE_RECORDED}) {what}", seq=seq), self._run_id)
 
 
 class StoredState(NamedTuple):
@@ -105,18 +176,13 @@ class StoredState(NamedTuple):
     text: str | None
 
 
-def store_state(
-    step: int, text: str, before: Snapshot | None, base: StateText | None, known: Mapping[str, Snapshot]
-) -> StoredState:
-    """How a state is stored best.
-
-    `before` is the last state of the journal, `base` one whose text is at hand, for a difference to it; `known` are the
-    snapshots that hold a state of their own, by its fingerprint.
-    """
+def store_state(step: int, text: str, before: Snapshots, base: StateText | None) -> StoredState:
+    """How a state is stored best, after those `before` it. `base` is one whose text is at hand, for a difference."""
     sha256 = sha256_of(text)
-    version = 1 if before is None else before.version + (before.sha256 != sha256)
+    last = before.latest
+    version = 1 if last is None else last.version + (last.sha256 != sha256)
     head = f'"step":{step},"version":{version},"sha256":"{sha256}"'
-    same = known.get(sha256)
+    same = before.holding(sha256)
     if same is not None:
         return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
     if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:

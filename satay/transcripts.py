@@ -1,21 +1,22 @@
 """One session as its journal tells it: its steps, its states, its ledger of tool calls, and what it is doing.
 
-A transcript is read in one pass and goes on with each entry that is written. Of values it keeps none.
+A transcript is read in one pass and goes on with each entry that is written. Of values it keeps none. Of steps and
+states, which are most of it, it keeps the entries, and reads what they say when it is asked for.
 
 What was recorded at or before the cut of a fork is *inherited*. A call that is outstanding where the session was opened
 anew is *lost*: nobody knows what became of it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from satay.effects import Effect
 from satay.errors import JournalCorruptError
-from satay.model import APPROVAL, CREATION_ENTRIES, CallId, Entry, EntryType
-from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
-from satay.snapshots import Snapshot, SnapshotKind, read_snapshot
+from satay.model import APPROVAL, CREATION_ENTRIES, VALUE_FIELD, CallId, Entry, EntryType
+from satay.replay import check_understood, facts, outcome_call, read_head, reading, recorded_call
+from satay.snapshots import Snapshots
 
 MAX_STEP: Final = 2**53
 """The largest number of a step that can be asked for."""
@@ -26,6 +27,7 @@ UNREAD_VALUES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
 _STEP_RECORDED: Final = EntryType.STEP_RECORDED.value
 _STATE_RECORDED: Final = EntryType.STATE_RECORDED.value
 
+_VALUE_MARK: Final = f',"{VALUE_FIELD[EntryType.STEP_RECORDED]}":'
 _STEP: Final = re.compile(r'\{"step":(\d+),"name":"((?:[^"\\]|\\.)*)"')
 _OUTCOMES: Final = frozenset(
     {EntryType.TASK_COMPLETED, EntryType.TASK_FAILED, EntryType.TASK_BLOCKED, EntryType.CALL_CANCELLED}
@@ -46,6 +48,10 @@ class SessionStatus(StrEnum):
     PAUSED = "paused"
     COMPLETED = "completed"
     CRASHED = "crashed"
+
+
+_STEPPING: Final = SessionStatus.STEPPING
+"""Looked up once: asking the class of an enumeration for a member costs more than reading a step."""
 
 
 class StepMark(NamedTuple):
@@ -133,8 +139,7 @@ class Transcript:
         self.run_id = run_id
         self.status = SessionStatus.CREATED
         self.last: Entry | None = None
-        self.steps: list[StepMark] = []
-        self.snapshots: list[Snapshot] = []
+        self.snapshots = Snapshots(run_id)
         self.ledger: dict[CallId, LedgerCall] = {}
         self.approvals: dict[str, ApprovalMark] = {}
         self.wake_ups: dict[int, WakeUp] = {}
@@ -142,37 +147,29 @@ class Transcript:
         self.openings = 0
         self.fork_seq: int | None = None
         self.fork_step = 0
+        self._steps: list[Entry] = []
+        self._marks: list[StepMark] = []
         self._calls: dict[int, LedgerCall] = {}
         self._outstanding: dict[int, LedgerCall] = {}
         self._waits: dict[int, ApprovalMark] = {}
-        self._by_seq: dict[int, Snapshot] = {}
-        self._by_content: dict[str, Snapshot] = {}
         self._counts: dict[str, int] = {}
         self._first_in_step: dict[str, tuple[int, int]] = {}
 
     @property
     def last_step(self) -> int:
         """The number of the last step; 0 where there is none."""
-        return self.steps[-1].number if self.steps else 0
+        return len(self._steps)
+
+    @property
+    def steps(self) -> Sequence[StepMark]:
+        """The steps, in order."""
+        self._marks += map(self._mark, self._steps[len(self._marks) :])
+        return self._marks
 
     @property
     def head(self) -> int:
         """The number of the last entry."""
         return 0 if self.last is None else self.last.seq
-
-    @property
-    def contents(self) -> dict[str, Snapshot]:
-        """The snapshots that hold a state of their own, by its fingerprint."""
-        return self._by_content
-
-    @property
-    def latest_snapshot(self) -> Snapshot | None:
-        """The last state."""
-        return self.snapshots[-1] if self.snapshots else None
-
-    def snapshot_of(self, seq: int) -> Snapshot:
-        """The snapshot that an entry stores."""
-        return self._by_seq[seq]
 
     def is_inherited(self, seq: int) -> bool:
         """Whether an entry is at or before the cut of the fork that the session is."""
@@ -214,11 +211,19 @@ class Transcript:
 
     def step_mark(self, number: int) -> StepMark | None:
         """A step by its number. Steps are numbered from 1 without a gap."""
-        return self.steps[number - 1] if 1 <= number <= len(self.steps) else None
+        return self._mark(self._steps[number - 1]) if 1 <= number <= len(self._steps) else None
+
+    def _mark(self, step: Entry) -> StepMark:
+        match = _STEP.match(step.payload)
+        if match is not None and "\\" not in match[2]:
+            return StepMark(int(match[1]), match[2], step.seq, step.at)
+        with reading(self.run_id):
+            told = read_head(step)
+            return StepMark(told["step"], told["name"], step.seq, step.at)
 
     def end_of(self, mark: StepMark) -> int:
         """The last entry that was written with a step: that of its state, which follows it, or its own."""
-        return mark.seq + 1 if mark.seq + 1 in self._by_seq else mark.seq
+        return mark.seq + 1 if mark.seq + 1 in self.snapshots else mark.seq
 
     def calls_through(self, seq: int) -> list[Entry]:
         """The claims and outcomes of the calls of tools that had an outcome after an entry, in order."""
@@ -239,7 +244,7 @@ class Transcript:
             if type == _STEP_RECORDED:  # Most entries are of these two types.
                 self._read_step(entry)
             elif type == _STATE_RECORDED:
-                self._read_state(entry)
+                self.snapshots.read(entry)
             else:
                 self._read(entry)
             self.last = entry
@@ -290,26 +295,17 @@ class Transcript:
                 self.status = SessionStatus.STEPPING
 
     def _read_step(self, entry: Entry) -> None:
-        match = _STEP.match(entry.payload)
-        if match is not None and "\\" not in match[2]:
-            number, name = int(match[1]), match[2]
-        else:
-            told = read_head(entry)
-            number, name = told["step"], told["name"]
-        if number != len(self.steps) + 1:
+        number = len(self._steps) + 1
+        payload = entry.payload
+        if not payload.startswith(f'{{"step":{number},'):
             raise JournalCorruptError(
-                f"entry {entry.seq} ({entry.type}) is step {number}, and step {self.last_step} was before it",
+                f"entry {entry.seq} ({entry.type}) is step {read_head(entry)['step']}, and step {number - 1} was "
+                "before it",
                 seq=entry.seq,
             )
-        self.steps.append(StepMark(number, name, entry.seq, entry.at))
-        self.status = SessionStatus.STEPPING
-
-    def _read_state(self, entry: Entry) -> None:
-        snapshot = read_snapshot(entry, self._by_seq)
-        self.snapshots.append(snapshot)
-        self._by_seq[entry.seq] = snapshot
-        if snapshot.kind is not SnapshotKind.SAME:
-            self._by_content.setdefault(snapshot.sha256, snapshot)
+        end = payload.find(_VALUE_MARK)
+        self._steps.append(entry if end < 0 else entry._replace(payload=payload[:end] + "}"))
+        self.status = _STEPPING
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
