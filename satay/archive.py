@@ -8,7 +8,7 @@ from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.replay import blob_reference, facts, reading, value_text
-from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
+from satay.snapshots import Snapshot, rebuild_state
 from satay.transcripts import Transcript
 
 MAX_GAP: Final = 256
@@ -118,15 +118,8 @@ class Archive:
 
     async def state_text(self, transcript: Transcript, snapshot: Snapshot) -> str:
         """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
-        chain = [snapshot]
-        while chain[-1].kind is not SnapshotKind.FULL:
-            base = chain[-1].base
-            assert base is not None, "what is not whole has a base"
-            chain.append(transcript.snapshots.at(base))
-        stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
-        texts = await self.texts(
-            transcript.run_id, [one.seq for one in stored], without_values=(EntryType.STEP_RECORDED,)
-        )
+        seqs = [one.seq for one in transcript.snapshots.chain(snapshot)]
+        texts = await self.texts(transcript.run_id, seqs, without_values=(EntryType.STEP_RECORDED,))
         with reading(transcript.run_id):
             return rebuild_state(texts[0], texts[1:], snapshot.sha256)
 

@@ -28,8 +28,8 @@ MAX_DELTA_CHAIN: Final = 200
 
 
 _FACTS: Final = re.compile(
-    r'\{"step":(?P<step>\d+),"version":(\d+),"sha256":"(?P<sha256>[0-9a-f]{64})",'
-    r'"kind":"(?P<kind>full|delta|same)"(?:,"base":(\d+))?[,}]',
+    r'\{"step":(?P<step>\d+),"version":(?P<version>\d+),"sha256":"(?P<sha256>[0-9a-f]{64})",'
+    r'"kind":"(?P<kind>full|delta|same)"(?:,"base":(?P<base>\d+))?[,}]',
     re.ASCII,
 )
 
@@ -42,6 +42,7 @@ class SnapshotKind(StrEnum):
     SAME = "same"
 
 
+_KINDS: Final = {kind.value: kind for kind in SnapshotKind}
 _FULL: Final = SnapshotKind.FULL.value
 _SAME: Final = SnapshotKind.SAME.value
 _VALUE_MARK: Final = f',"{VALUE_FIELD[EntryType.STATE_RECORDED]}":'
@@ -52,7 +53,7 @@ class Snapshot(NamedTuple):
 
     `seq` is its entry, `step` the step after which it held. `version` counts how often the state has changed, `sha256`
     is that of its whole text, in hexadecimal. `base` is the entry that a difference is a difference to, or that holds
-    the same state; `chain` how many differences lead from a whole state to it.
+    the same state.
     """
 
     seq: int
@@ -61,7 +62,6 @@ class Snapshot(NamedTuple):
     sha256: str
     kind: SnapshotKind
     base: int | None
-    chain: int
 
     @property
     def holder(self) -> int:
@@ -81,18 +81,43 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def read_snapshot(seq: int, payload: str) -> Snapshot:
+    """The snapshot that an entry stores. Raises `JournalCorruptError` where it does not say how, or on what it builds.
+
+    The payload may end before the state.
+    """
+    step, version, sha256, kind, base = _match(seq, payload).groups()
+    if kind == _FULL:
+        return Snapshot(seq, int(step), int(version), sha256, SnapshotKind.FULL, None)
+    if base is None or int(base) >= seq:
+        raise _damaged(seq, f"builds on a state at entry {base}, which is not before it")
+    return Snapshot(seq, int(step), int(version), sha256, _KINDS[kind], int(base))
+
+
+def _match(seq: int, payload: str) -> re.Match[str]:
+    match = _FACTS.match(payload)
+    if match is None:
+        raise _damaged(seq, "does not say how it stores a state")
+    return match
+
+
+def _damaged(seq: int, what: str) -> JournalCorruptError:
+    return JournalCorruptError(f"entry {seq} ({EntryType.STATE_RECORDED}) {what}", seq=seq)
+
+
 class Snapshots:
     """The states that a journal holds, in order. What an entry says of one is read when it is asked for.
 
-    Whatever asks raises `JournalCorruptError` where an entry does not say how it stores a state.
+    Whatever asks raises `JournalCorruptError` as `read_snapshot` does.
     """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._heads: dict[int, str] = {}
-        self._made: dict[int, Snapshot] = {}
         self._by_content: dict[str, int] = {}
         self._unsorted: list[int] = []
+        self._depths: dict[int, int] = {}
+        self._latest: Snapshot | None = None
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -110,59 +135,65 @@ class Snapshots:
         end = payload.find(_VALUE_MARK)
         self._heads[seq] = payload if end < 0 else payload[: end + 1]
         self._unsorted.append(seq)
+        self._latest = None
+
+    def at(self, seq: int) -> Snapshot:
+        """The one that an entry stores."""
+        head = self._heads.get(seq)
+        try:
+            if head is None:
+                raise JournalCorruptError(f"entry {seq}, on which a state builds, holds none", seq=seq)
+            return read_snapshot(seq, head)
+        except JournalCorruptError as error:
+            raise of_run(error, self._run_id) from None
 
     @property
     def latest(self) -> Snapshot | None:
         """The last one."""
-        return self.at(next(reversed(self._heads))) if self._heads else None
+        if self._latest is None and self._heads:
+            self._latest = self.at(next(reversed(self._heads)))
+        return self._latest
 
     def latest_through(self, step: int) -> Snapshot | None:
         """The last one of a step that is not after `step`."""
         seqs = list(self._heads)
-        found = bisect_right(seqs, step, key=lambda seq: int(self._match(seq)["step"]))
+        found = bisect_right(seqs, step, key=lambda seq: self.at(seq).step)
         return self.at(seqs[found - 1]) if found else None
 
     def holding(self, sha256: str) -> Snapshot | None:
         """The one that holds a state of its own with this fingerprint."""
-        for seq in self._unsorted:
-            match = self._match(seq)
-            if match["kind"] != _SAME:
-                self._by_content.setdefault(match["sha256"], seq)
+        try:
+            for seq in self._unsorted:
+                match = _match(seq, self._heads[seq])
+                if match["kind"] != _SAME:
+                    self._by_content.setdefault(match["sha256"], seq)
+        except JournalCorruptError as error:
+            raise of_run(error, self._run_id) from None
         self._unsorted.clear()
         holder = self._by_content.get(sha256)
         return None if holder is None else self.at(holder)
 
-    def at(self, seq: int) -> Snapshot:
-        """The one that an entry stores."""
-        unmade: list[Snapshot] = []
-        beneath: int | None = seq
-        while beneath is not None and beneath not in self._made:
-            unmade.append(self._parse(beneath))
-            beneath = unmade[-1].base
-        for snapshot in reversed(unmade):
-            if snapshot.base is not None:
-                is_delta = snapshot.kind is SnapshotKind.DELTA
-                snapshot = snapshot._replace(chain=self._made[snapshot.base].chain + is_delta)
-            self._made[snapshot.seq] = snapshot
-        return self._made[seq]
+    def chain(self, snapshot: Snapshot) -> list[Snapshot]:
+        """Those whose texts put a state together: a whole one, and the differences that lead from it to the state."""
+        chain = [snapshot]
+        while chain[-1].base is not None:
+            chain.append(self.at(chain[-1].base))
+        return [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
 
-    def _parse(self, seq: int) -> Snapshot:
-        """The snapshot as its entry tells of it, which does not know how long its chain is."""
-        step, version, sha256, kind, base = self._match(seq).groups()
-        if kind == _FULL:
-            return Snapshot(seq, int(step), int(version), sha256, SnapshotKind.FULL, None, 0)
-        if base is None or int(base) not in self._heads or int(base) >= seq:
-            raise self._corrupt(seq, f"builds on a state at entry {base}, which is not there")
-        return Snapshot(seq, int(step), int(version), sha256, SnapshotKind(kind), int(base), 0)
-
-    def _match(self, seq: int) -> re.Match[str]:
-        match = _FACTS.match(self._heads[seq])
-        if match is None:
-            raise self._corrupt(seq, "does not say how it stores a state")
-        return match
-
-    def _corrupt(self, seq: int, what: str) -> BaseException:
-        return of_run(JournalCorruptError(f"entry {seq} ({EntryType.STATE_RECORDED}) {what}", seq=seq), self._run_id)
+    def depth(self, seq: int) -> int:
+        """How many differences lead from a whole state to the one at an entry."""
+        unknown: list[Snapshot] = []
+        while seq not in self._depths:
+            unknown.append(self.at(seq))
+            base = unknown[-1].base
+            if base is None:
+                break
+            seq = base
+        depth = self._depths.get(seq, 0)
+        for snapshot in reversed(unknown):
+            depth += snapshot.kind is SnapshotKind.DELTA
+            self._depths[snapshot.seq] = depth
+        return depth
 
 
 class StoredState(NamedTuple):
@@ -185,7 +216,7 @@ def store_state(step: int, text: str, before: Snapshots, base: StateText | None)
     same = before.holding(sha256)
     if same is not None:
         return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
-    if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:
+    if base is not None and len(text) >= MIN_DELTA_CHARACTERS and before.depth(base.snapshot.seq) < MAX_DELTA_CHAIN:
         delta = dump_delta(make_delta(base.text, text))
         if len(delta) * DELTA_SHARE <= len(text):
             return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta)

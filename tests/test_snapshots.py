@@ -47,11 +47,9 @@ class Shelf:
         return snapshot
 
     def text_of(self, seq: int) -> str:
-        chain = [self.stored.at(seq)]
-        while (base := chain[-1].base) is not None:
-            chain.append(self.stored.at(base))
-        whole, *deltas = (self.texts[one.seq] for one in reversed(chain) if one.kind is not SnapshotKind.SAME)
-        return rebuild_state(whole, deltas, self.stored.at(seq).sha256)
+        snapshot = self.stored.at(seq)
+        whole, *deltas = (self.texts[one.seq] for one in self.stored.chain(snapshot))
+        return rebuild_state(whole, deltas, snapshot.sha256)
 
 
 def shelf_of(states: Sequence[Any]) -> Shelf:
@@ -152,6 +150,7 @@ def test_a_state_that_cannot_be_put_together_is_said_to_be_damaged(deltas: list[
         "{}",
         '{"step":1,"version":1,"sha256":"00","kind":"full"}',
         f'{{"step":1,"version":1,"sha256":"{"0" * 64}","kind":"delta","base":7,"state":{{}}}}',
+        f'{{"step":1,"version":1,"sha256":"{"0" * 64}","kind":"delta","base":4,"state":{{}}}}',
         f'{{"step":1,"version":1,"sha256":"{"0" * 64}","kind":"same"}}',
     ],
 )
@@ -161,18 +160,19 @@ def test_an_entry_that_stores_no_state_that_can_be_read_is_named(payload: str) -
 
     with pytest.raises(JournalCorruptError, match="run 's' cannot be read: entry 4") as refused:
         _ = stored.latest
+    with pytest.raises(JournalCorruptError, match="run 's' cannot be read: entry 4"):
+        list(stored)
     assert ("s", 4) == (refused.value.run_id, refused.value.seq)
 
 
-@pytest.mark.parametrize("base", [4, 5, 9])
-def test_a_state_builds_on_one_before_it(base: int) -> None:
+def test_a_state_builds_on_another_that_is_there() -> None:
     stored = Snapshots("s")
-    for seq in (4, 5):
-        head = f'{{"step":{seq},"version":1,"sha256":"{"0" * 64}","kind":"delta","base":{base}'
-        stored.read(Entry(seq, EntryType.STATE_RECORDED, 0, f'{head},"state":[]}}', b""))
+    head = f'{{"step":1,"version":1,"sha256":"{"0" * 64}","kind":"delta","base":3'
+    stored.read(Entry(4, EntryType.STATE_RECORDED, 0, f'{head},"state":[]}}', b""))
 
-    with pytest.raises(JournalCorruptError, match=f"builds on a state at entry {base}, which is not there"):
-        stored.at(4)
+    for ask in (stored.chain, lambda snapshot: stored.depth(snapshot.seq)):
+        with pytest.raises(JournalCorruptError, match="run 's' cannot be read: entry 3, on which a state builds"):
+            ask(stored.at(4))
 
 
 def test_states_are_found_by_step_and_by_content() -> None:
@@ -182,3 +182,4 @@ def test_states_are_found_by_step_and_by_content() -> None:
     assert [None, first, second, again, again] == [shelf.stored.latest_through(step) for step in range(5)]
     assert [first, second, None] == [shelf.stored.holding(sha) for sha in (again.sha256, second.sha256, "0" * 64)]
     assert [first, second, again] == list(shelf.stored)
+    assert [0, 1, 0] == [shelf.stored.depth(one.seq) for one in shelf.stored]
