@@ -5,8 +5,9 @@ from typing import NamedTuple
 from satay.boundaries import BoundaryMode, Reproducibility
 from satay.errors import ForkValidationError, NoRestorableStateError
 from satay.model import UNKNOWN_VERSION, EntryType
+from satay.session_calls import LedgerCall
 from satay.snapshots import Snapshot
-from satay.transcripts import LedgerCall, Transcript
+from satay.transcripts import Transcript
 
 
 class Boundary(NamedTuple):

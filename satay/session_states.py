@@ -10,8 +10,9 @@ from satay.clock import to_datetime
 from satay.journal import DECISION
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
+from satay.session_calls import LedgerCall
 from satay.states import RunState, Situation, StateReport, report_state
-from satay.transcripts import LedgerCall, SessionStatus, Transcript
+from satay.transcripts import SessionStatus, Transcript
 
 _WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
 
