@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from satay.boundaries import BoundaryMode, Reproducibility
 from satay.errors import ForkValidationError, NoRestorableStateError
-from satay.model import UNKNOWN_VERSION, EntryType
-from satay.session_calls import LedgerCall
-from satay.snapshots import Snapshot
-from satay.transcripts import Transcript
+from satay.model import UNKNOWN_VERSION, Entry, EntryType
+from satay.session_calls import LedgerCall, SessionCalls
+from satay.snapshots import Snapshot, read_snapshot
+from satay.transcripts import Transcript, step_number
 
 
 class Boundary(NamedTuple):
@@ -48,6 +48,17 @@ def find_boundary(transcript: Transcript, step: int, mode: BoundaryMode) -> Boun
     return Boundary(snapshot.step, _last_seq(transcript, snapshot.step), snapshot)
 
 
+def boundary_at(step: Entry, follower: Entry | None, mode: BoundaryMode) -> Boundary | None:
+    """The boundary at the entry of a step, by the entry that follows it; None where the step lacks the state for it."""
+    number = step_number(step)
+    if follower is None or follower.type != EntryType.STATE_RECORDED:
+        return Boundary(number, step.seq, None) if mode is BoundaryMode.LINEAGE else None
+    if mode is BoundaryMode.LINEAGE:
+        return Boundary(number, follower.seq, None)
+    snapshot = read_snapshot(follower.seq, follower.payload)
+    return Boundary(number, follower.seq, snapshot) if snapshot.step == number else None
+
+
 def _last_seq(transcript: Transcript, step: int) -> int:
     mark = transcript.step_mark(step)
     return 1 if mark is None else transcript.end_of(mark)
@@ -70,15 +81,13 @@ def _not_restorable(transcript: Transcript, step: int, why: str) -> NoRestorable
     )
 
 
-def open_calls_at(transcript: Transcript, seq: int) -> list[LedgerCall]:
+def open_calls_at(calls: SessionCalls, seq: int) -> list[LedgerCall]:
     """The calls of tools that were outstanding after an entry."""
-    return [
-        call for call in transcript.calls if call.entry.seq <= seq and (call.outcome is None or call.outcome.seq > seq)
-    ]
+    return [call for call in calls.calls if call.entry.seq <= seq and (call.outcome is None or call.outcome.seq > seq)]
 
 
 def judge(
-    transcript: Transcript, boundary: Boundary, requested_step: int, code_versions: tuple[str, str]
+    calls: SessionCalls, boundary: Boundary, requested_step: int, code_versions: tuple[str, str]
 ) -> tuple[Reproducibility, tuple[str, ...]]:
     """How reproducible a fork is, and what is missing for more. `code_versions` are the source's and today's."""
     if boundary.snapshot is None:
@@ -87,10 +96,10 @@ def judge(
         return Reproducibility.APPROXIMATE, (
             f"step {requested_step} has no state; the state is that of {boundary.step}",
         )
-    missing = [f"call {call.identity} was outstanding" for call in open_calls_at(transcript, boundary.through_seq)]
+    missing = [f"call {call.identity} was outstanding" for call in open_calls_at(calls, boundary.through_seq)]
     missing += [
         f"the result of call {call.identity} cannot be read"
-        for call in transcript.calls
+        for call in calls.calls
         if call.outcome is not None
         and call.outcome.seq <= boundary.through_seq
         and call.outcome.type == EntryType.TASK_COMPLETED

@@ -171,8 +171,7 @@ class Transcript(SessionCalls):
         payload = entry.payload
         if not payload.startswith(f'{{"step":{number},'):
             raise JournalCorruptError(
-                f"entry {entry.seq} ({entry.type}) is step {read_head(entry)['step']}, and step {number - 1} was "
-                "before it",
+                f"entry {entry.seq} ({entry.type}) is step {step_number(entry)}, and step {number - 1} was before it",
                 seq=entry.seq,
             )
         end = payload.find(_VALUE_MARK)
@@ -186,6 +185,16 @@ class Transcript(SessionCalls):
         """
         step, ordinal = self._first_in_step.get(tool, (0, 0))
         return ordinal if step == self.last_step + 1 else self._counts.get(tool, 0)
+
+
+def step_number(step: Entry) -> int:
+    """The number of the step that an entry records. Raises `JournalCorruptError`."""
+    number = read_head(step)["step"]
+    if not isinstance(number, int):
+        raise JournalCorruptError(
+            f"entry {step.seq} ({step.type}) is step {number!r}, which is no number", seq=step.seq
+        )
+    return number
 
 
 _ENDS: Final[dict[str, SessionStatus]] = {

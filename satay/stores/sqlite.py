@@ -140,9 +140,15 @@ class ReadableSqlite:
         return self._read(reads.ids, prefix, limit)
 
     def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = MAX_PAGE,
+        without: Collection[str] = (),
+        without_values: Collection[str] = (),
     ) -> "asyncio.Future[list[Entry]]":
-        return self._read(reads.read, run_id, after, limit, without_values)
+        return self._read(reads.read, run_id, after, limit, without, without_values)
 
     def last(self, run_id: str) -> "asyncio.Future[Entry | None]":
         return self._read(reads.last, run_id)

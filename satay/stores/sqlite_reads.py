@@ -91,12 +91,19 @@ def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
 
 
 def read(
-    connection: sqlite3.Connection, run_id: str, after: int, limit: int, without_values: Collection[str] = ()
+    connection: sqlite3.Connection,
+    run_id: str,
+    after: int,
+    limit: int,
+    without: Collection[str] = (),
+    without_values: Collection[str] = (),
 ) -> list[Entry]:
+    unwanted = [str(type) for type in without]
+    wanted = f"AND type NOT IN ({', '.join('?' * len(unwanted))}) " if unwanted else ""
     rows = connection.execute(
         f"SELECT seq, type, at, {_payload_without_values(frozenset(without_values))}, digest FROM events "
-        "WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? ORDER BY seq LIMIT ?",
-        (run_id, after, page(limit)),
+        f"WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? {wanted}ORDER BY seq LIMIT ?",
+        (run_id, after, *unwanted, page(limit)),
     )
     return list(map(_to_entry, rows))
 
