@@ -277,12 +277,18 @@ class ReadableJournal(Protocol):
         ...
 
     def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = MAX_PAGE,
+        without: Collection[str] = (),
+        without_values: Collection[str] = (),
     ) -> Awaitable[list[Entry]]:
         """Entries with `seq > after`, in order, at most `limit` and at most `MAX_PAGE`.
 
-        Those of the types in `without_values` come without the value that follows their facts; their digest is that of
-        the whole entry.
+        Those of the types in `without` are left out, and do not count. Those of the types in `without_values` come
+        without the value that follows their facts; their digest is that of the whole entry.
         """
         ...
 
@@ -356,7 +362,11 @@ class Journal(ReadableJournal, Protocol):
         ...
 
     def fork(self, fork: NewFork) -> Awaitable[Lease]:
-        """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
+        """Create a fork whole.
+
+        Raises `RunExistsError`, `JournalConflictError` if the source is not as told, and `JournalCorruptError` if it
+        lacks an entry of the prefix.
+        """
         ...
 
     def append(self, append: Append) -> Commit:

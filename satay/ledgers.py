@@ -51,10 +51,11 @@ from satay.outcomes import blocked_error
 from satay.pickles import PickleCodec
 from satay.replay import blob_reference, read_head, value_text
 from satay.scheduler import HEARTBEATS_PER_LEASE
+from satay.session_calls import LedgerCall
 from satay.session_journals import SessionJournal
 from satay.shields import finish
 from satay.texts import json_quote, to_plain
-from satay.transcripts import LedgerCall, Transcript
+from satay.transcripts import Transcript
 
 R = TypeVar("R")
 

@@ -10,8 +10,9 @@ from satay.clock import to_datetime
 from satay.decisions import decided_attempts
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
+from satay.session_calls import LedgerCall
 from satay.states import RunState, Situation, StateReport, decide_commands, report_state
-from satay.transcripts import LedgerCall, SessionStatus, Transcript
+from satay.transcripts import SessionStatus, Transcript
 
 _WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
 
@@ -102,7 +103,7 @@ def _paused(transcript: Transcript) -> StateReport:
 
 def _fork(transcript: Transcript) -> str:
     """The command that forks a session after its last step with a state; without any, from its beginning."""
-    latest = transcript.latest_snapshot
+    latest = transcript.snapshots.latest
     where = "--at-step 0 --boundary lineage" if latest is None else f"--at-step {latest.step}"
     return f"satay fork {transcript.run_id} {where} --name NAME"
 

@@ -282,11 +282,11 @@ class Session(RunReference):
         text = await journal.host.archive.receipt_text(self.run_id)
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
-        snapshot = transcript.latest_snapshot
+        snapshot = transcript.snapshots.latest
         handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
         if snapshot is not None and (handed is not None or not transcript.is_inherited(snapshot.seq)):
             self._latest = StateText(snapshot, await journal.state_text(snapshot))
-        if self._latest is not None and handed is self._latest.snapshot:
+        if self._latest is not None and handed == self._latest.snapshot:
             self._inherited_text = self._latest.text
         elif handed is not None:
             self._inherited_text = await journal.state_text(handed)
@@ -423,7 +423,7 @@ class Session(RunReference):
             if state_fn is not None and number % self._state_interval == 0:
                 text = self._state_text(state_fn, where)
                 latest = self._note_written(transcript)
-                kept = store_state(number, text, transcript.latest_snapshot, latest, transcript.contents)
+                kept = store_state(number, text, transcript.snapshots, latest)
                 self._written = kept.sha256, text
                 drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
             return drafts
@@ -446,7 +446,7 @@ class Session(RunReference):
 
     def _note_stateless(self, transcript: Transcript) -> None:
         """Log, once, that states end here: a `state_fn` that was forgotten is noticed when the next fork is refused."""
-        if transcript.latest_snapshot is not None and self._part is None and not self._is_noted_stateless:
+        if transcript.snapshots.latest is not None and self._part is None and not self._is_noted_stateless:
             self._is_noted_stateless = True
             log().warning(
                 "session.stateless",
@@ -456,7 +456,7 @@ class Session(RunReference):
 
     def _note_written(self, transcript: Transcript) -> StateText | None:
         """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
-        snapshot = transcript.latest_snapshot
+        snapshot = transcript.snapshots.latest
         if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
             self._latest, self._written = StateText(snapshot, self._written[1]), None
         return self._latest
@@ -1021,4 +1021,4 @@ def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
 
 def _handed_state(transcript: Transcript, receipt: ForkReceipt) -> Snapshot | None:
     step = None if receipt.boundary is None else receipt.boundary.state_step
-    return None if step is None else next(one for one in transcript.snapshots if one.step == step)
+    return None if step is None else transcript.snapshots.latest_through(step)

@@ -1265,6 +1265,21 @@ async def test_entries_are_read_without_the_values_that_are_not_wanted(
     assert [entry] == await journal.read("r1", after=1, limit=1)
 
 
+async def test_entries_of_types_that_are_not_wanted_are_left_out(journal: Journal) -> None:
+    types = [EntryType.STEP_RECORDED, EntryType.STATE_RECORDED, EntryType.TASK_SCHEDULED, "Unknown"]
+    history = [FIRST]
+    for seq in range(2, 14):
+        type = str(types[seq % 4])
+        history.append(Entry(seq, type, T0, "{}", chain_digest(history[-1].digest, type, T0, "{}")))
+    await journal.create(new_run(), history)
+    unwanted = frozenset({EntryType.STEP_RECORDED, EntryType.STATE_RECORDED})
+    wanted = [entry for entry in history if entry.type not in unwanted]
+
+    assert wanted == await journal.read("r1", without=unwanted)
+    assert wanted[2:4] == await journal.read("r1", after=wanted[1].seq, limit=2, without=unwanted)
+    assert [] == await journal.read("r1", without={entry.type for entry in history})
+
+
 async def test_the_last_entry_is_read_alone(journal: Journal) -> None:
     history = [FIRST, *entries(2, 12)]
     await journal.create(new_run(), history)

@@ -25,7 +25,6 @@ from satay.errors import (
 )
 from satay.journal import chain_digest
 from satay.model import Entry, RunStatus
-from satay.session_forks import ENTRIES_PER_PAGE
 from satay.snapshots import sha256_of
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause
@@ -92,6 +91,31 @@ async def test_the_prefix_is_never_made_again(at_step: int, tmp_path: Path) -> N
     assert list(range(at_step + 1, STEPS + 1)) == agent.made
     assert [number <= at_step for number in range(1, STEPS + 1)] == [step.is_inherited for step in steps]
     assert [agent.state_after(number) for number in range(1, STEPS + 1)] == states
+
+
+UNRESTORABLE = [("exact", None), ("exact", 1), ("exact", STEPS), ("nearest", 1)]
+"""Which forks there cannot be of nine steps of which every second has a state."""
+
+
+@pytest.mark.parametrize("at_step", [None, 1, 4, 6, 8, STEPS])
+@pytest.mark.parametrize("boundary", ["exact", "nearest", "lineage"])
+async def test_a_fork_by_id_is_the_fork_of_the_live_session(at_step: int | None, boundary: Any, tmp_path: Path) -> None:
+    agent = Agent(every=2)
+    made: list[ForkReceipt | str] = []
+    async with open_app(tmp_path), agent.session("s") as session:
+        await session.call("send", len, "before", key="first")
+        await agent.work(session)
+        await session.call("late", len, "after", key="last")
+        for source in (session, agent.session("s")):
+            try:
+                fork = await source.fork(at_step=at_step, boundary=boundary)
+                assert fork.receipt is not None
+                made.append(dataclasses.replace(fork.receipt, run_id=""))
+            except NoRestorableStateError as refused:
+                made.append(str(refused))
+
+    assert made[0] == made[1]
+    assert isinstance(made[0], str) == ((boundary, at_step) in UNRESTORABLE)
 
 
 async def test_a_fork_of_a_live_session_leaves_it_as_it_was(tmp_path: Path) -> None:
@@ -834,9 +858,8 @@ async def test_what_cannot_be_is_refused_before_anything_is_made(
     assert ["s"] == list(History.of(tmp_path).records)
 
 
-@pytest.mark.slow
 async def test_what_a_long_session_did_late_counts_for_a_fork_at_an_early_step(tmp_path: Path) -> None:
-    steps = ENTRIES_PER_PAGE + 10
+    steps = 100
     async with open_app(tmp_path):
         async with satay.Session("s", state_fn=lambda: 1, state_interval=steps) as session:
             for _ in range(steps):
@@ -929,8 +952,10 @@ async def test_a_source_that_lacks_an_entry_is_said_to_be_damaged(tmp_path: Path
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection, connection:
         connection.execute("DELETE FROM events WHERE seq = 10")
     async with open_app(tmp_path):
-        with pytest.raises(satay.errors.JournalCorruptError, match="entry 10 is missing"):
+        with pytest.raises(satay.errors.JournalCorruptError, match="entry 10 is missing") as refused:
             await satay.Session.resume("s", fork_at_step=5, name="f")
+
+    assert ("s", 10, ["s"]) == (refused.value.run_id, refused.value.seq, list(History.of(tmp_path).records))
 
 
 async def test_a_session_that_was_left_is_forked_in_whatever_app_is_open_then(tmp_path: Path) -> None:

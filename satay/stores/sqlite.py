@@ -141,9 +141,15 @@ class ReadableSqlite:
         return self._read(reads.ids, prefix, limit)
 
     def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = MAX_PAGE,
+        without: Collection[str] = (),
+        without_values: Collection[str] = (),
     ) -> "asyncio.Future[list[Entry]]":
-        return self._read(reads.read, run_id, after, limit, without_values)
+        return self._read(reads.read, run_id, after, limit, without, without_values)
 
     def first_pages(self, run_ids: Sequence[str]) -> "asyncio.Future[list[FirstPage]]":
         return self._read(reads.first_pages, run_ids)

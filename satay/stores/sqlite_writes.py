@@ -10,7 +10,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from satay.errors import JournalConflictError, MessageTakenError, RunEndedError, RunExistsError, RunNotFoundError
+from satay.errors import (
+    JournalConflictError,
+    JournalCorruptError,
+    MessageTakenError,
+    RunEndedError,
+    RunExistsError,
+    RunNotFoundError,
+)
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
@@ -111,9 +118,19 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
         "SELECT ?, seq, type, at, payload, digest FROM events WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
         (lease.key, source[0], fork.through_seq),
     )
+    if cursor.rowcount != fork.through_seq - 1:
+        raise _incomplete(cursor, source[0], fork)
     insert_events(cursor, [event_row(lease.key, entry) for entry in fork.after])
     _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
     return lease
+
+
+def _incomplete(cursor: sqlite3.Cursor, source: int, fork: NewFork) -> JournalCorruptError:
+    rows = cursor.execute("SELECT seq FROM events WHERE run = ? ORDER BY seq LIMIT ?", (source, fork.through_seq))
+    missing = next(seq for seq, (there,) in enumerate(rows, 1) if seq != there)
+    return JournalCorruptError(
+        f"run {fork.source_id!r} cannot be forked: its entry {missing} is missing", run_id=fork.source_id, seq=missing
+    )
 
 
 def append(cursor: sqlite3.Cursor, append: Append) -> None:
