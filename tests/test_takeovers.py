@@ -12,7 +12,7 @@ import pytest
 import satay
 from satay.errors import JournalBusyError
 from satay.journal import FirstPage, Journal
-from satay.scheduler import RUNS_PER_LOOK
+from satay.lookout import RUNS_PER_LOOK
 from satay.takeovers import MAX_BATCH
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
 from tests.driving import in_loop, types_of
