@@ -571,10 +571,9 @@ class Scheduler:
             self._park(drive)
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
+        if messages and not drive.is_live:
+            drive.look_once_live()
         if drive.is_suspended or drive.is_ended or not drive.is_live:
-            drive.has_messages |= bool(
-                messages
-            )  # A drive that replays its history looks for itself when it has done so.
             return
         for message in messages:
             if self.is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
