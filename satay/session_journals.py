@@ -40,7 +40,7 @@ _AFTER: Final = {
     SessionStatus.CRASHED: "crash",
 }
 
-
+_WAIT_BEGINS: Final = EntryType.EVENT_WAIT_STARTED.value
 _WAIT_ENDS: Final = frozenset({EntryType.EXTERNAL_EVENT_RECEIVED, EntryType.EVENT_WAIT_TIMED_OUT})
 
 
@@ -129,7 +129,7 @@ class SessionJournal:
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
         append = recorder.turn(status, wake_at)
         append.taken = taken
-        append.opened = [_wait_of(entry) for entry in entries if entry.type == EntryType.EVENT_WAIT_STARTED]
+        append.opened = [_wait_of(entry) for entry in entries if entry.type == _WAIT_BEGINS]
         append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
         self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
         try:

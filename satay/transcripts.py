@@ -175,7 +175,9 @@ class Transcript(SessionCalls):
                 seq=entry.seq,
             )
         end = payload.find(_VALUE_MARK)
-        self._steps.append(entry if end < 0 else entry._replace(payload=payload[:end] + "}"))
+        self._steps.append(
+            entry if end < 0 else Entry(entry.seq, entry.type, entry.at, payload[:end] + "}", entry.digest)
+        )
         self.status = _STEPPING
 
     def first_ordinal(self, tool: str) -> int:
