@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from satay.arguments import checked_run_id
-from satay.boundaries import BoundaryMode, SessionBoundary
+from satay.arguments import checked_count, checked_run_id, shown
+from satay.boundaries import BoundaryMode, SessionBoundary, parse_mode
 from satay.cuts import RequestedCut
 from satay.definitions import tasks
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_tool_policies, ruling_for
 from satay.errors import (
+    InvalidValueError,
     JournalConflictError,
     JournalCorruptError,
     RunConflictError,
@@ -32,7 +33,7 @@ from satay.session_calls import SessionCalls
 from satay.session_cuts import Boundary, boundary_at, find_boundary, judge, open_calls_at
 from satay.session_journals import SessionHost, SessionJournal, session_record
 from satay.texts import json_quote
-from satay.transcripts import UNREAD_VALUES, Transcript
+from satay.transcripts import MAX_STEP, UNREAD_VALUES, Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
@@ -47,6 +48,17 @@ class SessionForkRequest:
     intervention: Any = None
     tool_policies: object = None
     reason: str | None = None
+
+
+def checked_request(
+    at_step: int | None, boundary: object, intervention: Any, tool_policies: object, reason: object
+) -> SessionForkRequest:
+    """A request that can be made, as far as that does not depend on the session. Raises `InvalidValueError`."""
+    if at_step is not None:
+        checked_count(at_step, "at_step of a fork", 0, MAX_STEP)
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidValueError(f"reason={shown(reason)} is not a text")
+    return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
 
 
 class _Found(NamedTuple):
