@@ -33,7 +33,7 @@ from satay.session_calls import SessionCalls
 from satay.session_cuts import Boundary, boundary_at, find_boundary, judge, open_calls_at
 from satay.session_journals import SessionHost, SessionJournal, session_record
 from satay.texts import json_quote
-from satay.transcripts import MAX_STEP, UNREAD_VALUES, Transcript
+from satay.transcripts import MAX_STEP, STEPS_AND_STATES, Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
@@ -150,14 +150,14 @@ async def _read_around(host: SessionHost, run_id: str, request: SessionForkReque
         boundary = None if step is None else boundary_at(step, await _entry(host, run_id, step.seq + 1), request.mode)
         if boundary is None:
             return None
-        entries = await host.archive.entries(run_id, without=UNREAD_VALUES)
+        entries = await host.archive.entries(run_id, without=STEPS_AND_STATES)
         calls = SessionCalls(run_id)
         calls.read(entries)
         return _Found(origin_of(run_id, entries, {}), calls, boundary.step, boundary)
 
 
 async def _read_whole(host: SessionHost, run_id: str, request: SessionForkRequest) -> _Found:
-    entries = await host.archive.entries(run_id, without_values=UNREAD_VALUES)
+    entries = await host.archive.entries(run_id, without_values=STEPS_AND_STATES)
     transcript = Transcript(run_id)
     with reading(run_id):
         transcript.read(entries)
@@ -191,7 +191,7 @@ async def _find_recording(host: SessionHost, source: _Source) -> _Recording:
 
 
 async def _entry(host: SessionHost, run_id: str, seq: int) -> Entry | None:
-    entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=UNREAD_VALUES)
+    entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=STEPS_AND_STATES)
     return entries[0] if entries and entries[0].seq == seq else None
 
 
