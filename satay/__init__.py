@@ -64,7 +64,8 @@ from satay.reports import Comparison
 from satay.requests import ForkOptions
 from satay.retries import Backoff
 from satay.session_openings import SessionOpening
-from satay.sessions import Session, Step, current_session, session
+from satay.session_steps import Step
+from satay.sessions import Session, current_session, session
 from satay.state_diffs import CommonAncestor, ListEdit, StateDiff, StateSide
 from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
 from satay.trail_items import TrailItem, TrailKind

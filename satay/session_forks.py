@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from satay.arguments import checked_run_id
-from satay.boundaries import BoundaryMode, SessionBoundary
+from satay.arguments import checked_count, checked_run_id, shown
+from satay.boundaries import BoundaryMode, SessionBoundary, parse_mode
 from satay.cuts import RequestedCut
 from satay.definitions import tasks
 from satay.effects import Effect, ForkTerms, ToolPolicy, parse_effect, parse_tool_policies, ruling_for
 from satay.errors import (
+    InvalidValueError,
     JournalConflictError,
     JournalCorruptError,
     RunConflictError,
@@ -32,7 +33,7 @@ from satay.session_calls import SessionCalls
 from satay.session_cuts import Boundary, boundary_at, find_boundary, judge, open_calls_at
 from satay.session_journals import SessionHost, SessionJournal, session_record
 from satay.texts import json_quote
-from satay.transcripts import UNREAD_VALUES, Transcript
+from satay.transcripts import MAX_STEP, STEPS_AND_STATES, Transcript
 
 MAX_ATTEMPTS: Final = 10
 """How often a fork is begun again because its source was written meanwhile."""
@@ -47,6 +48,17 @@ class SessionForkRequest:
     intervention: Any = None
     tool_policies: object = None
     reason: str | None = None
+
+
+def checked_request(
+    at_step: int | None, boundary: object, intervention: Any, tool_policies: object, reason: object
+) -> SessionForkRequest:
+    """A request that can be made, as far as that does not depend on the session. Raises `InvalidValueError`."""
+    if at_step is not None:
+        checked_count(at_step, "at_step of a fork", 0, MAX_STEP)
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidValueError(f"reason={shown(reason)} is not a text")
+    return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
 
 
 class _Found(NamedTuple):
@@ -138,14 +150,14 @@ async def _read_around(host: SessionHost, run_id: str, request: SessionForkReque
         boundary = None if step is None else boundary_at(step, await _entry(host, run_id, step.seq + 1), request.mode)
         if boundary is None:
             return None
-        entries = await host.archive.entries(run_id, without=UNREAD_VALUES)
+        entries = await host.archive.entries(run_id, without=STEPS_AND_STATES)
         calls = SessionCalls(run_id)
         calls.read(entries)
         return _Found(origin_of(run_id, entries, {}), calls, boundary.step, boundary)
 
 
 async def _read_whole(host: SessionHost, run_id: str, request: SessionForkRequest) -> _Found:
-    entries = await host.archive.entries(run_id, without_values=UNREAD_VALUES)
+    entries = await host.archive.entries(run_id, without_values=STEPS_AND_STATES)
     transcript = Transcript(run_id)
     with reading(run_id):
         transcript.read(entries)
@@ -179,7 +191,7 @@ async def _find_recording(host: SessionHost, source: _Source) -> _Recording:
 
 
 async def _entry(host: SessionHost, run_id: str, seq: int) -> Entry | None:
-    entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=UNREAD_VALUES)
+    entries = await host.journal.read(run_id, after=seq - 1, limit=1, without_values=STEPS_AND_STATES)
     return entries[0] if entries and entries[0].seq == seq else None
 
 

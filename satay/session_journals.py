@@ -28,7 +28,7 @@ from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
 from satay.session_wakes import due_wakes
 from satay.snapshots import Snapshot
-from satay.transcripts import UNREAD_VALUES, SessionStatus, Transcript
+from satay.transcripts import STEPS_AND_STATES, SessionStatus, Transcript
 from satay.waiters import Waiters
 
 MAX_CONFLICTS: Final = 100
@@ -40,7 +40,7 @@ _AFTER: Final = {
     SessionStatus.CRASHED: "crash",
 }
 
-
+_WAIT_BEGINS: Final = EntryType.EVENT_WAIT_STARTED.value
 _WAIT_ENDS: Final = frozenset({EntryType.EXTERNAL_EVENT_RECEIVED, EntryType.EVENT_WAIT_TIMED_OUT})
 
 
@@ -129,7 +129,7 @@ class SessionJournal:
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
         append = recorder.turn(status, wake_at)
         append.taken = taken
-        append.opened = [_wait_of(entry) for entry in entries if entry.type == EntryType.EVENT_WAIT_STARTED]
+        append.opened = [_wait_of(entry) for entry in entries if entry.type == _WAIT_BEGINS]
         append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
         self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
         try:
@@ -159,7 +159,9 @@ class SessionJournal:
     async def catch_up(self) -> None:
         """Read what was written since. Raises `SessionLostError` where the session was taken over, or was left."""
         record = await self.host.archive.record(self.run_id)
-        entries = await self.host.archive.entries(self.run_id, after=self.transcript.head, without_values=UNREAD_VALUES)
+        entries = await self.host.archive.entries(
+            self.run_id, after=self.transcript.head, without_values=STEPS_AND_STATES
+        )
         with reading(self.run_id):
             self.transcript.read(entries)
         was_left = record.status.is_terminal or (self.is_participant and record.status == RunStatus.WAITING)
@@ -234,7 +236,7 @@ async def open_session(host: SessionHost, run_id: str, *, reopens: bool) -> Sess
 
 
 async def _read(host: SessionHost, lease: Lease) -> Opened:
-    entries = await host.archive.entries(lease.run_id, without_values=UNREAD_VALUES)
+    entries = await host.archive.entries(lease.run_id, without_values=STEPS_AND_STATES)
     with reading(lease.run_id):
         return Opened(lease, entries, origin_of(lease.run_id, entries, {}))
 

@@ -14,7 +14,7 @@ from satay.journal import Journal, Lease
 from satay.model import EntryType, RunRecord, RunStatus
 from satay.recorder import Recorder
 from satay.replay import reading
-from satay.transcripts import UNREAD_VALUES, Transcript
+from satay.transcripts import STEPS_AND_STATES, Transcript
 from satay.waiters import Waiters
 
 
@@ -43,7 +43,7 @@ async def wake_session(host: WakingHost, record: RunRecord) -> None:
 
     Where somebody was first, and has opened or woken it, nothing is written.
     """
-    entries = await host.archive.entries(record.run_id, without_values=UNREAD_VALUES)
+    entries = await host.archive.entries(record.run_id, without_values=STEPS_AND_STATES)
     transcript = Transcript(record.run_id)
     with reading(record.run_id):
         transcript.read(entries)

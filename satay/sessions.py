@@ -10,9 +10,8 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Token
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import NoneType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
@@ -21,45 +20,38 @@ from satay.arguments import (
     checked_count,
     checked_duration,
     checked_flag,
-    checked_key,
     checked_run_id,
     name_problem,
     shown,
 )
 from satay.boundaries import BoundaryMode, parse_mode
-from satay.claims import ToolCall
-from satay.clock import MICROSECONDS, Alarm, to_datetime, to_microseconds
+from satay.clock import to_datetime
 from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt, session_of_block
 from satay.declarations import value_codec
-from satay.definitions import Task, source_version, tasks
-from satay.definitions import effect as wrapped
-from satay.effects import ToolPolicy
+from satay.definitions import Task, source_version
 from satay.errors import (
-    ApprovalPendingError,
-    CodecError,
     InvalidValueError,
-    JournalClosedError,
     JournalError,
     RunExistsError,
     SessionLostError,
-    SessionStateError,
     UsageError,
 )
 from satay.experiments import Draft
-from satay.failures import encode_failure, is_made_of, message_of
+from satay.failures import message_of
 from satay.functions import current_app
 from satay.handles import RunOrId, RunReference
-from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.logs import log
 from satay.model import EntryType, RunStatus
-from satay.outcomes import blocked_error, encode_refusal
 from satay.readers import checked_run
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
+from satay.session_alarms import SessionAlarm, wake_moment
 from satay.session_approvals import ApprovalRequest
+from satay.session_carriers import Carrier, read_carrier
 from satay.session_cuts import find_state
-from satay.session_forks import SessionForkRequest, fork_session
+from satay.session_endings import ending
+from satay.session_forks import SessionForkRequest, checked_request, fork_session
 from satay.session_journals import (
     SessionJournal,
     create_session,
@@ -69,41 +61,18 @@ from satay.session_journals import (
     session_record,
 )
 from satay.session_openings import SessionOpening
-from satay.session_wakes import due_wakes, next_wake
+from satay.session_steps import Step, decode_content, encode_content, is_unchanging, recorded_step
+from satay.session_tools import SessionTools
+from satay.session_wakes import next_wake
 from satay.shields import finish
-from satay.snapshots import Snapshot, StateText, store_state
+from satay.state_records import StateRecords
 from satay.texts import json_quote
-from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
+from satay.transcripts import MAX_STEP, SessionStatus, Transcript
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_STATE_INTERVAL: Final = 1_000_000
-"""The largest `state_interval`."""
-
-MAX_WRAPPED: Final = 1_000
-"""How many callables a session keeps ready as tools."""
-
 _OPAQUE: Final = value_codec(Any)
-_CARRIER: Final = "satay_session"
-_UNCHANGING: Final = frozenset({NoneType, bool, int, float, str})
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a session as it was recorded. `input` and `output` are what was given, read back through the codec.
-
-    `number` counts from 1; `seq` is its entry. `is_inherited` says that it is from before the cut of the fork that the
-    session is.
-    """
-
-    number: int
-    name: str
-    input: Any
-    output: Any
-    at: datetime
-    seq: int
-    is_inherited: bool
 
 
 class Session(RunReference):
@@ -125,32 +94,23 @@ class Session(RunReference):
     """
 
     def __init__(self, session_id: str, *, state_fn: Callable[[], Any] | None = None, state_interval: int = 1) -> None:
-        if state_fn is not None and not callable(state_fn):
-            raise InvalidValueError(f"state_fn is {shown(state_fn)}; it must be a function that returns the state")
         self.run_id = checked_run_id(session_id)
-        self._state_fn = state_fn
+        self._states = StateRecords(self.run_id, state_fn, state_interval)
         self._code: Callable[..., Any] | None = state_fn
-        self._state_interval = checked_count(state_interval, "state_interval", 1, MAX_STATE_INTERVAL)
         self._reopens = False
         self._epoch: int | None = None
         self._part: str | None = None
         self._carriers: dict[int, int] = {}
-        self._wrapped: dict[Any, Task[..., Any]] = {}
-        self._enclosing: Attempt | None = None
-        self._outer: Session | None = None
         self._receipt: ForkReceipt | None = None
         self._journal: SessionJournal | None = None
-        self._ledger: Ledger | None = None
+        self._tools: SessionTools | None = None
+        self._alarm: SessionAlarm | None = None
         self._scheduler: Scheduler | None = None
-        self._latest: StateText | None = None
-        self._written: tuple[str, str] | None = None
-        self._inherited_text: str | None = None
         self._is_open = False
         self._is_left = False
         self._is_noted_stateless = False
         self._pause_reason: str | None = None
         self._result_text = "null"
-        self._alarm: Alarm | None = None
         self._token: Token[ToolCaller | None] | None = None
         self._attempt_token: Token[Attempt | None] | None = None
 
@@ -179,7 +139,7 @@ class Session(RunReference):
         `RunNotFoundError`, `RunConflictError` for a run that is no session, and what `fork` raises.
         """
         if fork_at_step is not None:
-            request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
+            request = checked_request(fork_at_step, boundary, intervention, tool_policies, reason)
             source_id = checked_run_id(checked_run(session_id))
             forking = cls._resume_fork(source_id, name, request, state_fn, state_interval)
             return SessionOpening(forking, "Session.resume")
@@ -215,13 +175,9 @@ class Session(RunReference):
         Entering raises `SessionLostError` where the session has changed hands since. Leaving ends nothing: the session
         stays with who opened it. Raises `InvalidValueError` for what is no carrier.
         """
-        given: object = carrier
-        session_id, part = (given.get(_CARRIER), given.get("part")) if isinstance(given, dict) else (None, None)
-        if not isinstance(session_id, str) or part is None:
-            raise InvalidValueError(f"{shown(carrier)} is no carrier of a session; Session.carrier() makes one")
-        session = cls(session_id, state_fn=state_fn)
-        session._epoch = checked_count(carrier.get("epoch"), "epoch of a carrier", 1, MAX_STEP)
-        session._part = checked_key(part, "part of a carrier")
+        share = read_carrier(carrier)
+        session = cls(share.session_id, state_fn=state_fn)
+        session._epoch, session._part = share.epoch, share.part
         return session
 
     async def __aenter__(self) -> Self:
@@ -241,11 +197,8 @@ class Session(RunReference):
             elif self._epoch is None:
                 scheduler.open_sessions.discard(self.run_id)
             raise
-        self._enclosing = current_attempt.get()
-        outer = session_of_block.get()
-        self._outer = outer if isinstance(outer, Session) else None
         self._token = session_of_block.set(self)
-        self._attempt_token = attempt_of_block.set(self._enclosing)
+        self._attempt_token = attempt_of_block.set(current_attempt.get())
         return self
 
     async def _begin(self, scheduler: Scheduler) -> None:
@@ -258,10 +211,16 @@ class Session(RunReference):
                 with suppress(JournalError, SessionLostError):  # What kept it from opening is told.
                     await self._leave(journal, scheduler, error)
             raise
+        outer = session_of_block.get()
         self._scheduler = scheduler
-        self._ledger = Ledger(scheduler, journal, self._part)
+        self._tools = SessionTools(
+            Ledger(scheduler, journal, self._part),
+            current_attempt.get(),
+            outer._tools if isinstance(outer, Session) else None,
+        )
+        self._alarm = SessionAlarm(journal, scheduler)
         self._is_open = True
-        self._set_alarm(journal, scheduler)
+        self._alarm.set()
 
     async def _open(self, scheduler: Scheduler) -> SessionJournal:
         if self._epoch is not None:
@@ -276,20 +235,12 @@ class Session(RunReference):
         return await open_session(scheduler, self.run_id, reopens=self._reopens)
 
     async def _load(self) -> None:
-        """Read the latest state, and the one that a fork was handed."""
+        """Read the receipt of a fork, and the states that the session goes on with."""
         journal = self._entered()
-        transcript = journal.transcript
         text = await journal.host.archive.receipt_text(self.run_id)
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
-        snapshot = transcript.snapshots.latest
-        handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
-        if snapshot is not None and (handed is not None or not transcript.is_inherited(snapshot.seq)):
-            self._latest = StateText(snapshot, await journal.state_text(snapshot))
-        if self._latest is not None and handed == self._latest.snapshot:
-            self._inherited_text = self._latest.text
-        elif handed is not None:
-            self._inherited_text = await journal.state_text(handed)
+        await self._states.load(journal, self._receipt)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -302,7 +253,7 @@ class Session(RunReference):
         assert scheduler is not None, "the session was entered"
         self._is_open, self._is_left = False, True
         if self._alarm is not None:
-            self._alarm.cancel()
+            self._alarm.turn_off()
         if self._epoch is not None:
             return
         try:
@@ -320,14 +271,7 @@ class Session(RunReference):
             if isinstance(error, SessionLostError):
                 return
             raise journal.lost()
-        interruption = None if error is None else _interruption(error)
-        reason = interruption if self._pause_reason is None else self._pause_reason
-        if error is not None and interruption is None:
-            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
-        elif reason is not None:
-            draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
-        else:
-            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
+        draft, status = ending(error, self._pause_reason, self._result_text)
         wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
         await journal.write(lambda: [draft], status=status, wake_at=wake_at)
         if wake_at is not None:
@@ -378,11 +322,7 @@ class Session(RunReference):
         None where there is none, and in a fork that was handed none, until it has recorded its own. What others who
         take part have recorded since, `state_at` tells. Raises `UsageError` before the session is entered.
         """
-        transcript = self._entered().transcript
-        latest = self._note_written(transcript)
-        if latest is None or (self._inherited_text is None and transcript.is_inherited(latest.snapshot.seq)):
-            return None
-        return _decoded(latest.text, self.run_id)
+        return self._states.latest(self._entered().transcript)
 
     @property
     def receipt(self) -> ForkReceipt | None:
@@ -392,7 +332,7 @@ class Session(RunReference):
     @property
     def inherited_state(self) -> Any:
         """The state that a fork was handed, a copy of it; None where none was, and for a session that is no fork."""
-        return None if self._inherited_text is None else _decoded(self._inherited_text, self.run_id)
+        return self._states.inherited
 
     @property
     def intervention(self) -> Any:
@@ -411,26 +351,21 @@ class Session(RunReference):
         if problem:
             raise InvalidValueError(f"step name {shown(name)} cannot be used; {problem}")
         journal = self._open_journal()
-        transcript, state_fn = journal.transcript, self._state_fn
-        if state_fn is None:
+        transcript = journal.transcript
+        if self._states.state_fn is None:
             self._note_stateless(transcript)
         where = f"step {name!r} of session {self.run_id!r}"
-        quoted, content = json_quote(name), _content(input, output, where)
+        quoted, content = json_quote(name), encode_content(input, output, where)
 
         def decide() -> list[Draft]:
             number = transcript.last_step + 1
-            drafts = [Draft(EntryType.STEP_RECORDED, f'"step":{number},"name":{quoted}', content)]
-            if state_fn is not None and number % self._state_interval == 0:
-                text = self._state_text(state_fn, where)
-                latest = self._note_written(transcript)
-                kept = store_state(number, text, transcript.snapshots, latest)
-                self._written = kept.sha256, text
-                drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
-            return drafts
+            step = Draft(EntryType.STEP_RECORDED, f'"step":{number},"name":{quoted}', content)
+            state = self._states.draft(transcript, number, where)
+            return [step] if state is None else [step, state]
 
-        left_behind = [] if self._ledger is None else self._ledger.calls_left_behind()
+        left_behind = self._opened_tools().ledger.calls_left_behind()
         first, *_ = await journal.write(decide)
-        self._note_written(transcript)  # Before others, who take part, record another state.
+        self._states.note_written(transcript)  # Before others, who take part, record another state.
         number = transcript.last_step
         if left_behind:
             log().warning(
@@ -441,7 +376,9 @@ class Session(RunReference):
                 hint="they were made before this step was begun anew, were not asked for again, and are behind it now; "
                 "a loop that begins at its top has to skip the steps up to session.last_step",
             )
-        given, made = _sides(content, where) if _is_shared(input) or _is_shared(output) else (input, output)
+        given, made = input, output
+        if not (is_unchanging(input) and is_unchanging(output)):
+            given, made = decode_content(content, where)
         return Step(number, name, given, made, to_datetime(first.at), first.seq, False)
 
     def _note_stateless(self, transcript: Transcript) -> None:
@@ -454,31 +391,6 @@ class Session(RunReference):
                 hint="states were recorded before, and none is now; pass state_fn= wherever the session is opened",
             )
 
-    def _note_written(self, transcript: Transcript) -> StateText | None:
-        """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
-        snapshot = transcript.snapshots.latest
-        if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
-            self._latest, self._written = StateText(snapshot, self._written[1]), None
-        return self._latest
-
-    def _state_text(self, state_fn: Callable[[], Any], where: str) -> str:
-        try:
-            state = state_fn()
-            if isinstance(state, Awaitable):
-                if isinstance(state, Coroutine):
-                    state.close()
-                raise TypeError("it gave something to await, and must be a plain function that returns the state")
-            return _OPAQUE.encode(state, "the state")
-        except CodecError as error:
-            raise SessionStateError(
-                f"{where} was not recorded: its state cannot be encoded: {error}", run_id=self.run_id
-            ) from error
-        except Exception as error:
-            raise SessionStateError(
-                f"{where} was not recorded: state_fn raised {type(error).__name__}: {message_of(error)}",
-                run_id=self.run_id,
-            ) from error
-
     async def steps(self) -> list[Step]:
         """All steps in order, the inherited ones too, and what others who take part have recorded.
 
@@ -489,7 +401,7 @@ class Session(RunReference):
         texts = await journal.host.archive.texts(
             self.run_id, [mark.seq for mark in marks], without_values=(EntryType.STATE_RECORDED,)
         )
-        return [_step(journal.transcript, mark, text) for mark, text in zip(marks, texts, strict=True)]
+        return [recorded_step(journal.transcript, mark, text) for mark, text in zip(marks, texts, strict=True)]
 
     async def state_at(self, step: int) -> Any:
         """The state that was recorded with a step.
@@ -500,7 +412,7 @@ class Session(RunReference):
         journal = await self._read_on()
         number = checked_count(step, "step of state_at()", 1, MAX_STEP)
         snapshot = find_state(journal.transcript, number)
-        return _decoded(await journal.state_text(snapshot), self.run_id)
+        return self._states.decode(await journal.state_text(snapshot))
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -515,9 +427,9 @@ class Session(RunReference):
         """
         if note is not None and not isinstance(note, str):
             raise InvalidValueError(f"note of wake_at() is {shown(note)}; it must be a text")
-        journal, scheduler = self._open_journal(), self._scheduler
-        assert scheduler is not None, "the session was entered"
-        due = _moment(when, scheduler.clock.now())
+        journal, alarm = self._open_journal(), self._alarm
+        assert alarm is not None, "the session was entered"
+        due = wake_moment(when, journal.host.clock.now())
         transcript = journal.transcript
 
         def decide() -> list[Draft]:
@@ -527,30 +439,8 @@ class Session(RunReference):
             ]
 
         await journal.write(decide)
-        self._set_alarm(journal, scheduler)
+        alarm.set()
         return to_datetime(due)
-
-    def _set_alarm(self, journal: SessionJournal, scheduler: Scheduler) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        due = next_wake(journal.transcript)
-        if due is not None and self._is_open:
-            self._wake_at(due, journal, scheduler)
-
-    def _wake_at(self, moment: int, journal: SessionJournal, scheduler: Scheduler) -> None:
-        self._alarm = scheduler.clock.call_at(moment, lambda: scheduler.spawn(self._wake(journal, scheduler)))
-
-    async def _wake(self, journal: SessionJournal, scheduler: Scheduler) -> None:
-        now = scheduler.clock.now()
-        try:
-            await journal.write(lambda: due_wakes(journal.transcript, now) if self._is_open else [])
-        except (JournalClosedError, SessionLostError):
-            return  # The next write of the session says so.
-        except JournalError:
-            if self._is_open:  # The disk may have room again later.
-                self._wake_at(now + round(scheduler.settings.poll_seconds * MICROSECONDS), journal, scheduler)
-            return
-        self._set_alarm(journal, scheduler)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -603,12 +493,8 @@ class Session(RunReference):
         `CallInProgressError` where somebody else makes it for longer; `EncodeError` for arguments that cannot be
         recorded.
         """
-        self._open_journal()
-        _check_callable(tool, fn)
-        task = self._tool(fn, tool, effect)
-        checked_key(key, f"key of a call of tool {tool!r}")
-        fields = None if dedup_fields is None else _checked_fields(dedup_fields, task)
-        return await self._made(task, args, kwargs, key, fields)
+        tools = self._opened_tools()
+        return await tools.call(tool, fn, args, kwargs, key=key, effect=effect, dedup_fields=dedup_fields)
 
     async def claim(
         self,
@@ -629,16 +515,7 @@ class Session(RunReference):
         Raises the recorded error of a call that has failed, `CallConflictError`, `TaskBlockedError`,
         `NeedsDecisionError` and `UnreadableResultError` as `call` does.
         """
-        self._open_journal()
-        task = self._claimed_tool(tool, effect)
-        checked_key(key, f"key of a claim on tool {tool!r}")
-        seconds = checked_duration(ttl, f"ttl of a claim on tool {tool!r}")
-        if not seconds:
-            raise InvalidValueError(f"ttl of a claim on tool {tool!r} is {shown(ttl)}; it must be longer than nothing")
-        text = _arguments_text(task, arguments)
-        self._check_enclosing(task)
-        assert self._ledger is not None, "the session was entered"
-        return await self._ledger.claim(ToolCall(task, text, key), seconds)
+        return await self._opened_tools().claim(tool, arguments, key=key, effect=effect, ttl=ttl)
 
     def call_task(
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -649,65 +526,12 @@ class Session(RunReference):
         return cast("Coroutine[Any, Any, Any]", made)
 
     async def _result_of(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await self._opened_tools().call_task(task, args, kwargs)
+
+    def _opened_tools(self) -> SessionTools:
         self._open_journal()
-        return (await self._made(task, args, kwargs, None, None)).result
-
-    async def _made(
-        self,
-        task: Task[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        key: str | None,
-        fields: tuple[str, ...] | None,
-    ) -> ToolReceipt[Any]:
-        assert self._ledger is not None, "the session was entered"
-        self._check_enclosing(task)
-        text = task.input_codec.encode(args, kwargs, task.input_where)
-        return await self._ledger.call(ToolCall(task, text, key, fields))
-
-    def _check_enclosing(self, task: Task[..., Any]) -> None:
-        """A session that a tool opens, or the block of a fork, does not call what that fork may not."""
-        if self._enclosing is not None:
-            self._enclosing.check_policy(task)
-        if self._outer is not None:
-            self._outer._check_inner(task, self._entered().origin.root_run_id)
-
-    def _check_inner(self, task: Task[..., Any], root_id: str) -> None:
-        """Raise `TaskBlockedError` where a session of another lineage, opened in this one's block, may not call a task.
-
-        One of the same lineage has tool policies of its own.
-        """
-        if self._outer is not None:
-            self._outer._check_inner(task, root_id)
-        assert self._ledger is not None, "the session was entered"
-        ruling, terms = self._ledger.ruling(task), self._ledger.terms
-        if root_id == self._ledger.root_run_id or ruling is None or terms is None:
-            return
-        if ruling.policy in (ToolPolicy.BLOCK, ToolPolicy.REPLAY):
-            reason = f"{ruling.reason}, and another session called it that was opened in the block of the fork"
-            raise blocked_error(task.name, encode_refusal(terms, ruling, reason))
-
-    def _tool(self, fn: Any, tool: str, kind: Any) -> Task[..., Any]:
-        """The task that makes a call. Those that were made of a callable are kept: it costs more than the call."""
-        _check_tool(tool)
-        if isinstance(fn, Task):
-            if kind is not None:
-                raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
-            return fn if fn.name == tool else fn.renamed(tool)
-        try:
-            made = self._wrapped.get((fn, tool, kind))
-        except TypeError:  # It, or the object whose method it is, cannot be hashed.
-            return wrapped(fn, name=tool, effect=kind)
-        if made is None:
-            made = wrapped(fn, name=tool, effect=kind)
-            if len(self._wrapped) < MAX_WRAPPED:
-                self._wrapped[fn, tool, kind] = made
-        return made
-
-    def _claimed_tool(self, tool: str, kind: Any) -> Task[..., Any]:
-        _check_tool(tool)
-        known = tasks.get(tool)
-        return self._tool(_made_elsewhere if known is None else known, tool, kind)
+        assert self._tools is not None, "the session was entered"
+        return self._tools
 
     # --- approvals ----------------------------------------------------------------------------------------------------
 
@@ -763,9 +587,9 @@ class Session(RunReference):
         Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
         id that is taken, `InvalidValueError`; then nothing is written.
         """
-        request = _request(at_step, boundary, intervention, tool_policies, reason)
-        interval = self._state_interval if state_interval is None else state_interval
-        chosen = self._state_fn if state_fn is None else state_fn
+        request = checked_request(at_step, boundary, intervention, tool_policies, reason)
+        interval = self._states.interval if state_interval is None else state_interval
+        chosen = self._states.state_fn if state_fn is None else state_fn
         return SessionOpening(self._forked(name, request, chosen, interval), "Session.fork")
 
     async def _forked(
@@ -840,7 +664,7 @@ class Session(RunReference):
         step = journal.transcript.last_step + 1
         number = self._carriers[step] = self._carriers.get(step, 0) + 1
         part = f"{step}.{number}" if self._part is None else f"{self._part}/{step}.{number}"
-        return {_CARRIER: self.run_id, "epoch": journal.epoch, "part": part}
+        return Carrier(self.run_id, journal.epoch, part).to_dict()
 
     def __repr__(self) -> str:
         return f"<satay.Session {self.run_id!r}>"
@@ -896,129 +720,6 @@ def session(
     return decorate
 
 
-# --- what it is made of -----------------------------------------------------------------------------------------------
-
-
-def _request(
-    at_step: int | None, boundary: object, intervention: Any, tool_policies: object, reason: object
-) -> SessionForkRequest:
-    if at_step is not None:
-        checked_count(at_step, "at_step of a fork", 0, MAX_STEP)
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidValueError(f"reason={shown(reason)} is not a text")
-    return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
-
-
-def _interruption(error: BaseException) -> str | None:
-    """What interrupted a block that ends with an error; None where it crashed."""
-    if is_made_of(error, ApprovalPendingError):
-        return ApprovalPendingError.__name__
-    return None if isinstance(error, Exception) else type(error).__name__
-
-
 def _code_version(state_fn: Callable[[], Any] | None) -> str:
     """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the state function."""
     return os.environ.get("SATAY_CODE_VERSION") or source_version(state_fn)
-
-
-def _content(given: Any, made: Any, where: str) -> str:
-    """The text of what a step was given and has made."""
-    try:
-        return _OPAQUE.encode({"input": given, "output": made}, where)
-    except CodecError:  # Say which of the two it is.
-        _OPAQUE.encode(given, f"the input of {where}")
-        _OPAQUE.encode(made, f"the output of {where}")
-        raise
-
-
-def _sides(content: str, where: str) -> tuple[Any, Any]:
-    """What a step was given and has made, read back."""
-    read: dict[str, Any] = _OPAQUE.decode(content, where)
-    return read["input"], read["output"]
-
-
-def _is_shared(value: object) -> bool:
-    """Whether a value may change later in the hands of who gave it."""
-    return type(value) not in _UNCHANGING
-
-
-def _check_tool(tool: object) -> None:
-    problem = name_problem(tool)
-    if problem:
-        raise InvalidValueError(f"tool name {shown(tool)} cannot be used; {problem}")
-
-
-def _check_callable(tool: object, fn: object) -> None:
-    if callable(fn):
-        return
-    if callable(tool):
-        raise InvalidValueError(
-            f"session.call() was given {shown(tool)} first; give the tool's name, then the function"
-        )
-    if isinstance(fn, Coroutine):
-        fn.close()
-    raise InvalidValueError(
-        f"tool {tool!r} was given {shown(fn)}, which cannot be called; give the function itself, then its arguments, "
-        f"as in session.call({tool!r}, send, 'ada')"
-    )
-
-
-def _made_elsewhere(**arguments: Any) -> Any:
-    """Stands for a tool that is no task: whoever claims its calls makes them."""
-
-
-def _arguments_text(task: Task[..., Any], arguments: Mapping[str, Any]) -> str:
-    """The arguments of a claimed call as they are recorded: like those of a call with keywords."""
-    given: object = arguments
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise InvalidValueError(
-            f"the arguments of a claim on tool {task.name!r} are {shown(arguments)}; give a dict of them by name"
-        )
-    if task.fn is not _made_elsewhere:
-        return task.input_codec.encode((), dict(arguments), task.input_where)
-    members = [
-        f"{json_quote(name)}:{_OPAQUE.encode(value, f'argument {name!r} of {task.input_where}')}"
-        for name, value in arguments.items()
-    ]
-    return "{" + ",".join(members) + "}"
-
-
-def _checked_fields(fields: Sequence[str], task: Task[..., Any]) -> tuple[str, ...]:
-    given: object = fields
-    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise InvalidValueError(f"dedup_fields of tool {task.name!r} is {shown(fields)}; give a list of argument names")
-    parameters = signature_of(task.fn).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        labels = {
-            ("*" if parameter.kind is parameter.VAR_POSITIONAL else "") + parameter.name for parameter in parameters
-        }
-        unknown = sorted(set(fields) - labels)
-        if unknown:
-            raise InvalidValueError(
-                f"dedup_fields of tool {task.name!r} names {', '.join(map(repr, unknown))}, and the tool has no such "
-                f"argument; it has {', '.join(map(repr, sorted(labels))) or 'none'}"
-            )
-    return tuple(fields)
-
-
-def _moment(when: object, now: int) -> int:
-    if not isinstance(when, datetime):
-        return now + round(checked_duration(when, "when of wake_at()") * MICROSECONDS)
-    if when.utcoffset() is None:
-        raise InvalidValueError(f"when of wake_at() is {shown(when)}, which has no time zone; pass an aware datetime")
-    return to_microseconds(when)
-
-
-def _decoded(text: str, run_id: str) -> Any:
-    return _OPAQUE.decode(text, f"a state of session {run_id!r}")
-
-
-def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
-    given, made = _sides(text, f"step {mark.number} of session {transcript.run_id!r}")
-    is_inherited = transcript.is_inherited(mark.seq)
-    return Step(mark.number, mark.name, given, made, to_datetime(mark.at), mark.seq, is_inherited)
-
-
-def _handed_state(transcript: Transcript, receipt: ForkReceipt) -> Snapshot | None:
-    step = None if receipt.boundary is None else receipt.boundary.state_step
-    return None if step is None else transcript.snapshots.latest_through(step)

@@ -86,19 +86,15 @@ def read_snapshot(seq: int, payload: str) -> Snapshot:
 
     The payload may end before the state.
     """
-    step, version, sha256, kind, base = _match(seq, payload).groups()
+    match = _FACTS.match(payload)
+    if match is None:
+        raise _damaged(seq, "does not say how it stores a state")
+    step, version, sha256, kind, base = match.groups()
     if kind == _FULL:
         return Snapshot(seq, int(step), int(version), sha256, SnapshotKind.FULL, None)
     if base is None or int(base) >= seq:
         raise _damaged(seq, f"builds on a state at entry {base}, which is not before it")
     return Snapshot(seq, int(step), int(version), sha256, _KINDS[kind], int(base))
-
-
-def _match(seq: int, payload: str) -> re.Match[str]:
-    match = _FACTS.match(payload)
-    if match is None:
-        raise _damaged(seq, "does not say how it stores a state")
-    return match
 
 
 def _damaged(seq: int, what: str) -> JournalCorruptError:
@@ -139,6 +135,8 @@ class Snapshots:
 
     def at(self, seq: int) -> Snapshot:
         """The one that an entry stores."""
+        if self._latest is not None and self._latest.seq == seq:
+            return self._latest
         head = self._heads.get(seq)
         try:
             if head is None:
@@ -162,16 +160,21 @@ class Snapshots:
 
     def holding(self, sha256: str) -> Snapshot | None:
         """The one that holds a state of its own with this fingerprint."""
-        try:
-            for seq in self._unsorted:
-                match = _match(seq, self._heads[seq])
-                if match["kind"] != _SAME:
-                    self._by_content.setdefault(match["sha256"], seq)
-        except JournalCorruptError as error:
-            raise of_run(error, self._run_id) from None
+        for seq in self._unsorted:
+            kind, content = self._content(seq)
+            if kind != _SAME:
+                self._by_content.setdefault(content, seq)
         self._unsorted.clear()
         holder = self._by_content.get(sha256)
         return None if holder is None else self.at(holder)
+
+    def _content(self, seq: int) -> tuple[str, str]:
+        """How an entry stores a state, and the fingerprint of that; without making a snapshot of each of thousands."""
+        match = None if self._latest is not None and self._latest.seq == seq else _FACTS.match(self._heads[seq])
+        if match is None:
+            snapshot = self.at(seq)
+            return snapshot.kind, snapshot.sha256
+        return match["kind"], match["sha256"]
 
     def chain(self, snapshot: Snapshot) -> list[Snapshot]:
         """Those whose texts put a state together: a whole one, and the differences that lead from it to the state."""

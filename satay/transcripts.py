@@ -20,8 +20,8 @@ from satay.snapshots import Snapshots
 MAX_STEP: Final = 2**53
 """The largest number of a step that can be asked for."""
 
-UNREAD_VALUES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
-"""The types of entries of whose values a transcript has no need."""
+STEPS_AND_STATES: Final = (EntryType.STEP_RECORDED, EntryType.STATE_RECORDED)
+"""The types of entries that record those. A transcript has no need of their values."""
 
 _STEP_RECORDED: Final = EntryType.STEP_RECORDED.value
 _STATE_RECORDED: Final = EntryType.STATE_RECORDED.value
@@ -175,7 +175,9 @@ class Transcript(SessionCalls):
                 seq=entry.seq,
             )
         end = payload.find(_VALUE_MARK)
-        self._steps.append(entry if end < 0 else entry._replace(payload=payload[:end] + "}"))
+        self._steps.append(
+            entry if end < 0 else Entry(entry.seq, entry.type, entry.at, payload[:end] + "}", entry.digest)
+        )
         self.status = _STEPPING
 
     def first_ordinal(self, tool: str) -> int:

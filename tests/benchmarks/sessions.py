@@ -53,6 +53,7 @@ async def measure(bench: Bench) -> list[Figure]:
                 "fork": _fork_seconds(long // 2),
                 "fork by id": _fork_by_id_seconds(long // 2),
                 "resume": _resume_seconds(long),
+                "first step": _first_step_seconds(long),
                 "replay": _replay_seconds(replays),
             },
         )
@@ -73,6 +74,7 @@ async def measure(bench: Bench) -> list[Figure]:
             at_most(60),
         ),
         Figure(f"open a session of {long:,} steps", "s", samples["resume"], at_most(0.15)),
+        Figure("the first step in one", "ms", [seconds * 1e3 for seconds in samples["first step"]]),
         Figure("replay of a call from the ledger", "µs", [one * 1e6 for one in samples["replay"]], at_most(150)),
         Figure("disk for a step with a state of 100 KB of which 100 bytes change", "bytes", large, at_most(2_000)),
     ]
@@ -143,6 +145,21 @@ def _resume_seconds(steps: int) -> Measure:
             took = time.perf_counter() - began
             assert session.state["step"] == steps - 1
         return took
+
+    return measure
+
+
+def _first_step_seconds(steps: int) -> Measure:
+    """A step with its state, which is looked for among all that are recorded."""
+    numbers = itertools.count()
+
+    async def measure() -> float:
+        state = state_of(STATE_BYTES, steps)
+        name = f"long/first/{next(numbers)}"
+        async with satay.Session.resume("long", fork_at_step=steps, name=name, state_fn=lambda: state) as session:
+            began = time.perf_counter()
+            await session.step("work", input=steps, output=steps)
+            return time.perf_counter() - began
 
     return measure
 
