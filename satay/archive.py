@@ -1,15 +1,17 @@
 """Reads what a journal holds of whole runs: all entries, large values, how a run ended."""
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.replay import blob_reference, facts, reading, value_text
-from satay.snapshots import Snapshot, SnapshotKind, rebuild_state
-from satay.transcripts import Transcript
+
+if TYPE_CHECKING:
+    from satay.snapshots import Snapshot
+    from satay.transcripts import Transcript
 
 MAX_GAP: Final = 256
 """So many entries that are not wanted are read at most to save another question to the store."""
@@ -116,8 +118,10 @@ class Archive:
         blobs = await self.values(run_id, found, references) if references else {}
         return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
 
-    async def state_text(self, transcript: Transcript, snapshot: Snapshot) -> str:
+    async def state_text(self, transcript: "Transcript", snapshot: "Snapshot") -> str:
         """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
+        from satay.snapshots import SnapshotKind, rebuild_state
+
         chain = [snapshot]
         while chain[-1].kind is not SnapshotKind.FULL:
             base = chain[-1].base

@@ -1,6 +1,7 @@
 """Classes by name, which of them are data classes, and the state of their instances.
 
-- Classes are found among the imported modules only, and nothing on the way to them is called.
+- Classes are found among the imported modules only, of which satay's features are, and nothing on the way to them is
+  called.
 - Instances are filled past every property and `__setattr__`.
 """
 
@@ -9,9 +10,12 @@ import functools
 import sys
 import types
 from enum import Enum, EnumType, Flag
+from importlib import import_module
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel
+
+from satay.features import FEATURES
 
 FACTORIES: Final[dict[str, Any]] = {
     factory.__name__: factory for factory in (list, dict, set, frozenset, tuple, int, float, str, bool, bytes)
@@ -28,9 +32,9 @@ def class_name(cls: type) -> str:
 
 
 def find_class(name: str) -> type | None:
-    """The class of that `module:qualname` if its module is imported, else None. Runs no code of the module."""
+    """The class of that `module:qualname` if its module is imported, else None. Runs no code of a user's module."""
     module_name, _, qualname = name.partition(":")
-    module = sys.modules.get(module_name)
+    module = import_module(module_name) if module_name in FEATURES else sys.modules.get(module_name)
     if not issubclass(type(module), types.ModuleType):
         return None
     plain_name, bracket, _ = qualname.partition("[")

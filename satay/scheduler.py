@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
 
 from satay.approval_inbox import expire
 from satay.archive import Archive, Ending
@@ -32,7 +32,6 @@ from satay.errors import (
     NotHereError,
     SatayError,
 )
-from satay.forks import Forks
 from satay.gates import Gate
 from satay.journal import (
     CANCEL_REQUESTED,
@@ -60,11 +59,13 @@ from satay.model import (
 from satay.origin import Origin, origin_of, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, needed_blobs, reading
-from satay.session_wakes import wake_session
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
 from satay.watch import TurnWatch
+
+if TYPE_CHECKING:
+    from satay.forks import Forks
 
 WAKES_PER_SWEEP: Final = 500
 """How many runs are woken, or taken over, by one look at the journal."""
@@ -120,7 +121,6 @@ class Scheduler:
         self._attempts: set[asyncio.Task[Any]] = set()
         self.tool_attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
-        self.forks = Forks(self)
         self._children = Children(self)
         self._gate = Gate(self)
         self._seen_message = 0
@@ -128,6 +128,13 @@ class Scheduler:
         self._is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
+
+    @cached_property
+    def forks(self) -> "Forks":
+        """What makes and plans forks here."""
+        from satay.forks import Forks
+
+        return Forks(self)
 
     @property
     def allow_pickle(self) -> bool:
@@ -757,6 +764,8 @@ class Scheduler:
             await self._plan_next_sweep(whose)
 
     async def _wake_session(self, record: RunRecord) -> None:
+        from satay.session_wakes import wake_session
+
         try:
             await wake_session(self, record)
         except JournalError as error:

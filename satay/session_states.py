@@ -5,8 +5,8 @@ Nobody drives a session but the application that has it open, so what is to be d
 
 from typing import Final
 
-from satay.accounts import read_failure
 from satay.clock import to_datetime
+from satay.failures import read_failure
 from satay.journal import DECISION
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
