@@ -141,6 +141,7 @@ def test_a_run_loads_no_feature(tmp_path: Path) -> None:
 
     assert "satay.stores.sqlite" in used
     assert set() == ONLY_FOR_FEATURES & used
+    assert set() == {"importlib.metadata", "pydantic.dataclasses", "rich", "structlog"} & used
 
 
 def test_a_feature_is_loaded_when_it_is_first_asked_for() -> None:
