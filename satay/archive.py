@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
-from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
+from satay.model import SESSION_WORKFLOW, STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.replay import blob_reference, facts, reading, value_text
 
 if TYPE_CHECKING:
     from satay.snapshots import Snapshot
-    from satay.transcripts import Transcript
+    from satay.transcripts import SessionStatus, Transcript
 
 MAX_GAP: Final = 256
 """So many entries that are not wanted are read at most to save another question to the store."""
@@ -117,6 +117,28 @@ class Archive:
         references = {digest for entry in found if (digest := blob_reference(entry)) is not None}
         blobs = await self.values(run_id, found, references) if references else {}
         return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
+
+    async def session_status(self, record: RunRecord) -> "SessionStatus | None":
+        """What a session is doing, as far as its row and its last entry tell; None for a run of a workflow.
+
+        A session whose process is gone is still stepping in the eyes of its journal.
+        """
+        if record.workflow != SESSION_WORKFLOW:
+            return None
+        from satay.transcripts import SessionStatus
+
+        match record.status:
+            case RunStatus.COMPLETED:
+                return SessionStatus.COMPLETED
+            case RunStatus.FAILED:
+                return SessionStatus.CRASHED
+        last = await self.journal.last(record.run_id)
+        if last is not None and last.type == EntryType.RUN_FORKED:
+            return SessionStatus.CREATED
+        if record.status is RunStatus.WAITING:
+            return SessionStatus.PAUSED
+        is_new = last is not None and last.type == EntryType.SESSION_STARTED
+        return SessionStatus.STARTED if is_new else SessionStatus.STEPPING
 
     async def state_text(self, transcript: "Transcript", snapshot: "Snapshot") -> str:
         """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""

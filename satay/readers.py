@@ -147,12 +147,12 @@ class Reader(ABC):
         if before_id is not None:
             await self._record(before_id)
         query = RunQuery(status=wanted, workflow=name, forked_from=source_id, before=before_id, limit=limit)
-        return [_summary(record) for record in await archive.journal.runs(query)]
+        return [summary_of(record) for record in await archive.journal.runs(query)]
 
     async def run(self, run_id: RunOrId) -> RunSummary:
         """One run. Raises `RunNotFoundError`."""
         await self._archive()
-        return _summary(await self._record(await self._id_of(run_id)))
+        return summary_of(await self._record(await self._id_of(run_id)))
 
     async def status(self, run: RunOrId) -> RunStatus:
         """What a run, or the run that goes on in its place, is doing. Raises `RunNotFoundError`."""
@@ -406,7 +406,8 @@ def checked_run(run: RunOrId) -> str:
     return run
 
 
-def _summary(record: RunRecord) -> RunSummary:
+def summary_of(record: RunRecord) -> RunSummary:
+    """The row of a run, as it is shown."""
     return RunSummary(
         run_id=record.run_id,
         workflow=record.workflow,

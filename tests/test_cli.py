@@ -18,9 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 import satay
-from satay.cli import application, main
+from satay.cli import MODULES, application_for, main
 from satay.errors import ApprovalPendingError
 from satay.exits import MEANINGS, ExitCode
+from satay.features import FEATURES
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import abandon, open_app, settle
 from tests.driving import in_loop
@@ -29,7 +30,8 @@ from tests.programs.starting import ROOT, Program, wait_until
 
 MODULE: Final = "tests.programs.shell"
 FRIENDLY: Final = json.dumps({"topic": "Acme", "style": "friendly"})
-COMMANDS: Final = sorted(str(info.name) for info in application.registered_commands)
+COMMANDS: Final = sorted(MODULES)
+application: Final = application_for(())
 
 
 class Answer(NamedTuple):
@@ -919,6 +921,12 @@ def test_every_command_has_help_and_answers_in_json(command: str) -> None:
     assert "--data-dir" in shown.output
 
 
+def test_the_command_that_is_asked_for_is_built_alone() -> None:
+    asked = [["runs", "--json"], ["--help"], ["nonsense", "runs"]]
+
+    assert [1, len(COMMANDS), len(COMMANDS)] == [len(application_for(line).registered_commands) for line in asked]
+
+
 def test_every_command_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -959,14 +967,30 @@ def test_the_command_that_is_installed_is_this_one() -> None:
 def test_reading_imports_none_of_the_users_code(cli: Shell) -> None:
     cli.report("r")
     code = (
-        "import sys; from satay.cli import application\n"
-        "try: application(['show', 'r', '--data-dir', sys.argv[1]])\n"
+        "import sys; from satay.cli import application_for\n"
+        "try: application_for(['show'])(['show', 'r', '--data-dir', sys.argv[1]])\n"
         f"except SystemExit: assert {MODULE!r} not in sys.modules, 'it was imported'"
     )
     with Program(["-c", code, str(cli.place)]) as process:
         ended = process.end()
 
     assert (0, "") == (ended.status, ended.errors)
+
+
+@pytest.mark.slow
+def test_listing_loads_neither_rich_nor_a_feature_for_programs(cli: Shell) -> None:
+    cli.report("r")
+    code = (
+        "import sys; from satay.cli import main; sys.argv[1:1] = ['runs', '--json', '--data-dir']\n"
+        "try: main()\n"
+        "finally: print(*sys.modules)"
+    )
+    with Program(["-c", code, str(cli.place)]) as process:
+        ended = process.end()
+    listed, modules = ended.output.splitlines()
+
+    assert ["r"] == [run["run_id"] for run in json.loads(listed)]
+    assert set() == {"rich.console", "satay.views", *FEATURES} & set(modules.split())
 
 
 @pytest.mark.slow
