@@ -4,9 +4,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from satay.approval_inbox import list_pending
 from satay.approval_records import PendingApproval
@@ -70,8 +69,7 @@ _ENDS: Final = TERMINAL_ENTRIES | {EntryType.SESSION_COMPLETED}
 """The entries after which nobody waits for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnding:
+class RunEnding(NamedTuple):
     """How a run ended. `text` is the recorded text of its result, or of the error of a failed run."""
 
     run_id: str

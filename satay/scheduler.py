@@ -11,9 +11,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from satay.approval_inbox import expire
 from satay.archive import Archive, Ending
@@ -77,8 +76,7 @@ STOPPING_SECONDS: Final = 1.0
 """How long attempts that are cancelled at closing may take to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
+class SchedulerSettings(NamedTuple):
     """How one process drives runs. Times in seconds.
 
     `lease_seconds`: after this long without a heartbeat other processes may take its runs over. `poll_seconds`: how
@@ -92,7 +90,7 @@ class SchedulerSettings:
     grace_seconds: float = 5.0
     max_resident: int = 4096
     max_threads: int = DEFAULT_THREADS
-    drive: DriveSettings = field(default_factory=DriveSettings)
+    drive: DriveSettings = DriveSettings()
 
 
 class Scheduler:

@@ -45,6 +45,8 @@ ONLY_FOR_FEATURES = set(FEATURES) | {
     "satay.comparison",
     "satay.decisions",
     "satay.expenses",
+    "satay.fork_drafts",
+    "satay.fork_plans",
     "satay.forks",
     "satay.histories",
     "satay.lineages",
@@ -57,6 +59,7 @@ ONLY_FOR_FEATURES = set(FEATURES) | {
     "satay.session_wakes",
     "satay.snapshots",
     "satay.sources",
+    "satay.stores.sqlite_health",
     "satay.tables",
 }
 """The modules that no program needs which only runs workflows."""
@@ -141,7 +144,7 @@ def test_a_run_loads_no_feature(tmp_path: Path) -> None:
 
     assert "satay.stores.sqlite" in used
     assert set() == ONLY_FOR_FEATURES & used
-    assert set() == {"importlib.metadata", "pydantic.dataclasses", "rich", "structlog"} & used
+    assert set() == {"cloudpickle", "importlib.metadata", "pydantic.dataclasses", "rich", "structlog"} & used
 
 
 def test_a_feature_is_loaded_when_it_is_first_asked_for() -> None:
