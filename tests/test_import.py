@@ -64,6 +64,9 @@ ONLY_FOR_FEATURES = set(FEATURES) | {
 }
 """The modules that no program needs which only runs workflows."""
 
+RARELY_USED = {"cloudpickle", "importlib.metadata", "pydantic", "rich", "shutil", "structlog"}
+"""The modules of others that no program needs which runs workflows of scalars, and prints nothing."""
+
 RUN_OF_ONE_TASK = """
 import sys
 before = set(sys.modules)
@@ -137,6 +140,7 @@ def test_import_loads_none_of_the_upper_floors(loaded: set[str]) -> None:
 
 def test_import_loads_no_feature(loaded: set[str]) -> None:
     assert set() == ONLY_FOR_FEATURES & loaded
+    assert set() == RARELY_USED & loaded
 
 
 def test_a_run_loads_no_feature(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_a_run_loads_no_feature(tmp_path: Path) -> None:
 
     assert "satay.stores.sqlite" in used
     assert set() == ONLY_FOR_FEATURES & used
-    assert set() == {"cloudpickle", "importlib.metadata", "pydantic.dataclasses", "rich", "structlog"} & used
+    assert set() == RARELY_USED & used
 
 
 def test_a_feature_is_loaded_when_it_is_first_asked_for() -> None:
@@ -162,6 +166,21 @@ def test_type_checkers_are_told_of_the_features_that_there_are() -> None:
     }
 
     assert told == FEATURES
+
+
+def test_models_are_recorded_as_such_though_pydantic_was_loaded_last() -> None:
+    script = """
+import sys, satay
+from satay.codec import ValueCodec
+assert "pydantic" not in sys.modules
+ValueCodec().encode({"when": satay.RunStatus.RUNNING}, "a status")
+from pydantic import BaseModel
+class Box(BaseModel):
+    item: int
+print(ValueCodec().encode_and_decode(Box(item=1), "a box")[1])
+"""
+
+    assert "item=1\n" == answer_of(script)
 
 
 def test_the_package_lists_its_features_before_they_are_loaded() -> None:
