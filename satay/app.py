@@ -493,10 +493,10 @@ class App(Reader):
         entry where several are undecided; else it is the first. Where the run's code is not imported, whoever resumes
         it goes on; in a session, whoever makes the call again. Raises `UsageError` where nothing is to be decided.
         """
-        if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
-            raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
         from satay.decisions import find_undecided
 
+        if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
+            raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
         scheduler = await self._ready()
         chosen = await self._id_of(run_id)
         record = await self._record(chosen)

@@ -36,13 +36,16 @@ MODULES: Final[Mapping[str, str]] = {
 }
 """The commands, in the order in which the help lists them, and the module that has each."""
 
-_COMPLETED_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-"""The variables in which the line is that a shell completes."""
+_COMPLETION: Final = "_SATAY_COMPLETE"
+"""The variable that a shell sets to be told how a line goes on."""
+
+_LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+"""The variables in which that line may be."""
 
 
 def main() -> None:
     """The entry point of the command `satay`."""
-    application_for(sys.argv[1:] or _completed_words())()
+    application_for(_completed_words() if _COMPLETION in os.environ else sys.argv[1:])()
 
 
 def application_for(arguments: Sequence[str]) -> typer.Typer:
@@ -56,5 +59,5 @@ def application_for(arguments: Sequence[str]) -> typer.Typer:
 
 def _completed_words() -> list[str]:
     """The words of the line that a shell completes, after the program, and without the last: it is not complete."""
-    line = next((os.environ[name] for name in _COMPLETED_LINES if name in os.environ), "")
+    line = next((os.environ[name] for name in _LINES if name in os.environ), "")
     return line.split(" ")[1:-1]

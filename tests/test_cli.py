@@ -1,5 +1,6 @@
 """The command line: what it prints, in both forms, its exit codes, and that reading imports and writes nothing."""
 
+import asyncio
 import importlib
 import json
 import re
@@ -19,10 +20,14 @@ from typer.testing import CliRunner
 
 import satay
 from satay.cli import MODULES, application_for, main
+from satay.clock import SystemClock
 from satay.errors import ApprovalPendingError
 from satay.exits import MEANINGS, ExitCode
 from satay.features import FEATURES
+from satay.journal import GENESIS, NewRun
+from satay.model import Entry, EntryType
 from satay.stores.locations import DATABASE_FILE
+from satay.stores.sqlite import open_sqlite
 from satay.testing import abandon, open_app, settle
 from tests.driving import in_loop
 from tests.programs import shell
@@ -254,6 +259,25 @@ def test_runs_are_filtered_by_status_workflow_and_source(cli: Shell) -> None:
 async def make_fork(place: Path, source: str, run_id: str) -> None:
     async with satay.run_app(data_dir=place) as app:
         await (await app.fork(source, before_task="shell.write", run_id=run_id)).result()
+
+
+async def leave_running(place: Path, number: int) -> None:
+    """So many runs that a process had begun which is gone, `r0` the first of them."""
+    now = SystemClock().now()
+    first = Entry(1, EntryType.WORKFLOW_CREATED, now, '{"input":null}', GENESIS)
+    journal = await open_sqlite(place / DATABASE_FILE, synchronous="NORMAL")
+    try:
+        new = [NewRun(f"r{each}", "story", now, "nobody", "v1") for each in range(number)]
+        await asyncio.gather(*(journal.create(run, [first]) for run in new))
+    finally:
+        await journal.close()
+
+
+def test_every_run_that_is_listed_is_known_to_be_stranded_however_many_there_are(cli: Shell) -> None:
+    in_loop(leave_running(cli.place, 1003))
+    oldest = cli("runs", "--json", "--before", "r2").data
+
+    assert [("r1", True), ("r0", True)] == [(run["run_id"], run["is_stranded"]) for run in oldest]
 
 
 def test_a_run_whose_process_is_gone_is_listed_as_stranded(cli: Shell) -> None:
