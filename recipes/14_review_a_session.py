@@ -63,15 +63,14 @@ async def review(data_dir: str) -> None:
         evidence = await satay.verify("claim-9")
 
         state: dict[str, Any] = {}
-        fork = await satay.Session.resume(
+        async with satay.Session.resume(
             "claim-9",
             fork_at_step=1,
             name="claim-9/fix",
             intervention={"reclassify": False},
             tool_policies={"pay.out": "block"},
             state_fn=lambda: state,
-        )
-        async with fork:
+        ) as fork:
             state = fork.inherited_state
             print(f"claim-9/fix goes on after step {fork.last_step}, with the class {state['class']!r}")
             await settle(fork, state)

@@ -77,8 +77,7 @@ async def main(data_dir: str) -> None:
         print(f"fork of the workflow before the last rating: {len(runs)} tasks run")
 
         runs.clear()
-        forked = await satay.Session.resume("session", fork_at_step=2, state_fn=lambda: state)
-        async with forked:
+        async with satay.Session.resume("session", fork_at_step=2, state_fn=lambda: state) as forked:
             state = forked.inherited_state
             await go_on(forked, **state)
         print(f"fork of the session after step 2: {len(runs)} tasks run")

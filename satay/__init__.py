@@ -35,7 +35,7 @@ from satay.functions import (
     terminate,
     verify,
 )
-from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunSummary
+from satay.handles import ForkHandle, RunEvent, RunHandle, RunOrId, RunReference, RunSummary
 from satay.model import MISSING, CallId, CallKind, Missing, RunStatus
 from satay.primitives import (
     ChildHandle,
@@ -69,6 +69,7 @@ if typing.TYPE_CHECKING:
     from satay.receipts import CallInFlight, ForkReceipt, OverriddenCall, StaleCall
     from satay.reports import Comparison
     from satay.requests import ForkOptions
+    from satay.session_openings import SessionOpening
     from satay.sessions import Session, Step, current_session, session
     from satay.state_diffs import CommonAncestor, ListEdit, StateDiff, StateSide
     from satay.sweeps import BestRow, Budget, Sweep, SweepRow, Trial, Variant
@@ -142,11 +143,13 @@ __all__ = [
     "RunEvent",
     "RunHandle",
     "RunOrId",
+    "RunReference",
     "RunStatus",
     "RunSummary",
     "SatayError",
     "Session",
     "SessionBoundary",
+    "SessionOpening",
     "SessionStatus",
     "StaleCall",
     "StateDiff",

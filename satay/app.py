@@ -491,9 +491,10 @@ class App(Reader):
 
         `"rerun"` makes the call again, `"fail"` fails it, `value=` is taken as its result. `seq` names the call by its
         entry where several are undecided; else it is the first. Where the run's code is not imported, whoever resumes
-        it goes on; in a session, whoever makes the call again. Raises `UsageError` where nothing is to be decided.
+        it goes on; in a session, whoever makes the call again. The first decision holds; the same again is no error.
+        Raises `UsageError` where nothing is to be decided, and where somebody decided otherwise.
         """
-        from satay.decisions import find_undecided
+        from satay.decisions import check_is_same, find_undecided
 
         if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
             raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
@@ -503,14 +504,20 @@ class App(Reader):
         entries = await scheduler.archive.entries(chosen)
         is_held = record.status == RunStatus.RUNNING and not await scheduler.is_gone(record.owner)
         call = find_undecided(record, entries, seq, scheduler.clock.now(), is_held=is_held)
-        decided: dict[str, Any] = {"call": call.seq, "decision": "value" if decision is MISSING else decision}
-        if call.attempt is not None:
-            decided["attempt"] = call.attempt
+        decided: dict[str, Any] = {
+            "call": call.seq,
+            "attempt": call.attempt,
+            "decision": "value" if decision is MISSING else decision,
+        }
         if value is not MISSING:
             known = tasks.get(call.task)
             codec = _OPAQUE if known is None else known.result_codec
             decided["value"] = codec.encode(value, f"the decided result of task {call.task!r}")
-        await scheduler.post(chosen, DECISION, None, None, json.dumps(decided))
+        text = json.dumps(decided)
+        if not await scheduler.post(chosen, DECISION, None, call.decision_id, text):
+            messages = await scheduler.journal.messages(chosen)
+            there = next((message for message in messages if message.event_id == call.decision_id), None)
+            check_is_same(there, text, chosen, call)
         if workflows.get(record.workflow) is not None:  # Else it is for a process that knows it.
             await scheduler.take_over(chosen)
 

@@ -7,7 +7,7 @@ from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
 from satay.model import SESSION_WORKFLOW, STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
-from satay.replay import blob_reference, facts, reading, value_text
+from satay.replay import blob_reference, check_understood, facts, reading, value_text
 
 if TYPE_CHECKING:
     from satay.snapshots import Snapshot
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 MAX_GAP: Final = 256
 """So many entries that are not wanted are read at most to save another question to the store."""
+
+ENTRIES_PER_STEP: Final = 2
+"""So many entries a step is taken to have where it is looked for first: its own, and that of its state."""
+
+_OTHER_THAN_STEPS: Final = frozenset(EntryType) - {EntryType.STEP_RECORDED}
 
 
 class Ending(NamedTuple):
@@ -69,16 +74,19 @@ class Archive:
                 found, known = record, known + leap
         return found
 
-    async def entries(self, run_id: str, after: int = 0, *, without_values: Collection[str] = ()) -> list[Entry]:
-        """The journal of a run, from the entry after `after` on; of entries of some types, without their values."""
+    async def entries(
+        self, run_id: str, after: int = 0, *, without: Collection[str] = (), without_values: Collection[str] = ()
+    ) -> list[Entry]:
+        """The journal of a run, from the entry after `after` on; without entries of some types, or their values."""
         entries: list[Entry] = []
         while True:
             page = await self.journal.read(
-                run_id, after=after + len(entries), limit=MAX_PAGE, without_values=without_values
+                run_id, after=after, limit=MAX_PAGE, without=without, without_values=without_values
             )
             entries += page
             if len(page) < MAX_PAGE:
                 return entries
+            after = page[-1].seq
 
     async def values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
         """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
@@ -140,19 +148,46 @@ class Archive:
         is_new = last is not None and last.type == EntryType.SESSION_STARTED
         return SessionStatus.STARTED if is_new else SessionStatus.STEPPING
 
+    async def step_entry(self, run_id: str, number: int | None) -> Entry | None:
+        """The entry of a step of a session, or of its last step, without its value; None where there is none.
+
+        It is looked for by halving, because steps are numbered as their entries are. So few entries are read.
+        """
+        from satay.transcripts import step_number
+
+        last = await self.journal.last(run_id)
+        found, low, high = None, 0, 0 if last is None else last.seq
+        guess = high - ENTRIES_PER_STEP if number is None else ENTRIES_PER_STEP * number
+        middle = min(max(guess, 0), high - 1)
+        while low < high:
+            entry = await self._first_step(run_id, middle)
+            there = 0 if entry is None else step_number(entry)
+            if entry is not None and there == number:
+                return entry
+            if entry is None or (number is not None and there > number):
+                high = middle
+            else:
+                found, low = entry, entry.seq
+            middle = (low + high) // 2
+        return found if number is None else None
+
+    async def _first_step(self, run_id: str, after: int) -> Entry | None:
+        """The first step behind an entry, without its value."""
+        while True:
+            page = await self.journal.read(
+                run_id, after=after, limit=1, without=_OTHER_THAN_STEPS, without_values=(EntryType.STEP_RECORDED,)
+            )
+            check_understood(page)
+            if not page or page[0].type == EntryType.STEP_RECORDED:
+                return page[0] if page else None
+            after = page[0].seq
+
     async def state_text(self, transcript: "Transcript", snapshot: "Snapshot") -> str:
         """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
-        from satay.snapshots import SnapshotKind, rebuild_state
+        from satay.snapshots import rebuild_state
 
-        chain = [snapshot]
-        while chain[-1].kind is not SnapshotKind.FULL:
-            base = chain[-1].base
-            assert base is not None, "what is not whole has a base"
-            chain.append(transcript.snapshot_of(base))
-        stored = [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
-        texts = await self.texts(
-            transcript.run_id, [one.seq for one in stored], without_values=(EntryType.STEP_RECORDED,)
-        )
+        seqs = [one.seq for one in transcript.snapshots.chain(snapshot)]
+        texts = await self.texts(transcript.run_id, seqs, without_values=(EntryType.STEP_RECORDED,))
         with reading(transcript.run_id):
             return rebuild_state(texts[0], texts[1:], snapshot.sha256)
 

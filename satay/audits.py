@@ -103,8 +103,8 @@ async def _reading(archive: Archive, run_id: str, blobs: dict[str, str]) -> Read
     await asyncio.sleep(0)
     found = Reading(RunHistory(record, entries, blobs))
     transcript = found.transcript
-    if transcript is not None and transcript.latest_snapshot is not None:
-        found.state_text = await archive.state_text(transcript, transcript.latest_snapshot)
+    if transcript is not None and transcript.snapshots.latest is not None:
+        found.state_text = await archive.state_text(transcript, transcript.snapshots.latest)
     return found
 
 

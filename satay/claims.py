@@ -34,11 +34,12 @@ from satay.model import CallId, Entry, EntryType, Message
 from satay.outcomes import encode_refusal
 from satay.replay import blob_reference, value_text
 from satay.scheduler import SchedulerSettings
+from satay.session_calls import LedgerCall
 from satay.session_journals import SessionHost, SessionJournal
 from satay.shields import finish
 from satay.texts import json_quote, to_plain
 from satay.threads import ThreadPool
-from satay.transcripts import LedgerCall, Transcript
+from satay.transcripts import Transcript
 
 MAX_WAIT_SECONDS: Final = 300.0
 """How long a call waits for the outcome of the same call, which somebody else is making."""

@@ -1,10 +1,16 @@
-"""Which external calls of a run or session wait for somebody to say what became of them."""
+"""Which external calls of a run or session wait for somebody to say what became of them.
 
-from collections.abc import Sequence
+A decision is about one attempt, and the inbox lets in one message about it: the first holds, and none is left for the
+attempt after.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
 
 from satay.errors import UsageError
-from satay.model import SESSION_WORKFLOW, TERMINAL_ENTRIES, Entry, EntryType, RunRecord
-from satay.replay import outcome_call, read_head, reading
+from satay.journal import DECISION
+from satay.model import SESSION_WORKFLOW, TERMINAL_ENTRIES, Entry, EntryType, Message, RunRecord
+from satay.replay import facts, outcome_call, read_head, reading
 from satay.transcripts import Transcript
 
 _DECIDED = frozenset(
@@ -22,15 +28,17 @@ _DECIDED = frozenset(
 class Undecided:
     """A call that waits for a decision: the entry that records it, its task, and the attempt in question.
 
-    `attempt` is None for a call of a workflow, where it is always the last.
+    `decision_id` is the event id of the one message that decides about it: about the next attempt somebody has to
+    decide anew.
     """
 
-    __slots__ = ("attempt", "seq", "task")
+    __slots__ = ("attempt", "decision_id", "seq", "task")
 
-    def __init__(self, entry: Entry, attempt: int | None) -> None:
+    def __init__(self, run_id: str, entry: Entry, attempt: int) -> None:
         self.seq = entry.seq
         self.task: str = read_head(entry)["task"]
         self.attempt = attempt
+        self.decision_id = f"{DECISION}:{run_id}:{entry.seq}:{attempt}"
 
 
 def find_undecided(
@@ -45,7 +53,7 @@ def find_undecided(
         if record.workflow == SESSION_WORKFLOW:
             undecided = _undecided_in_session(record.run_id, entries, now, is_held=is_held)
         else:
-            undecided = {call: Undecided(entries[call - 1], None) for call in _undecided_in_run(entries)}
+            undecided = undecided_in_run(record.run_id, entries)
     if not undecided or (seq is not None and seq not in undecided):
         asked = "" if seq is None else f" about the call at entry {seq}"
         raise UsageError(
@@ -54,18 +62,36 @@ def find_undecided(
     return undecided[min(undecided) if seq is None else seq]
 
 
-def _undecided_in_run(entries: Sequence[Entry]) -> set[int]:
-    asked: set[int] = set()
+def undecided_in_run(run_id: str, entries: Sequence[Entry]) -> dict[int, Undecided]:
+    """The calls of a run of a workflow that wait for a decision, by their entry."""
+    asked: dict[int, Undecided] = {}
     for entry in entries:
         if entry.type == EntryType.DECISION_REQUESTED:
-            asked.add(outcome_call(entry))
+            told = facts(entry)
+            asked[told["call"]] = Undecided(run_id, entries[told["call"] - 1], told["attempt"])
         elif entry.type in _DECIDED:
-            asked.discard(outcome_call(entry))
-    return set() if entries[-1].type in TERMINAL_ENTRIES else asked
+            asked.pop(outcome_call(entry), None)
+    return {} if entries[-1].type in TERMINAL_ENTRIES else asked
+
+
+def decided_attempts(messages: Iterable[Message]) -> set[tuple[int, int]]:
+    """The calls, and their attempts, about which there is a decision in an inbox."""
+    told = [json.loads(message.payload) for message in messages if message.type == DECISION]
+    return {(decided["call"], decided["attempt"]) for decided in told}
+
+
+def check_is_same(there: Message | None, decided: str, run_id: str, call: Undecided) -> None:
+    """Raise `UsageError` unless what was decided before, as the message tells that is `there`, is the same."""
+    if there is None or there.payload != decided:
+        what = "was taken already" if there is None else f"is {json.loads(there.payload)['decision']!r}"
+        raise UsageError(
+            f"somebody decided about the call of {call.task!r} at entry {call.seq} of run {run_id!r} before: the "
+            f"decision {what}, and the first one holds. To decide about another call, name it with seq="
+        )
 
 
 def _undecided_in_session(run_id: str, entries: Sequence[Entry], now: int, *, is_held: bool) -> dict[int, Undecided]:
     transcript = Transcript(run_id)
     transcript.read(entries)
     calls = transcript.undecided_calls(now, is_held=is_held)
-    return {call.entry.seq: Undecided(call.entry, call.attempt) for call in calls}
+    return {call.entry.seq: Undecided(run_id, call.entry, call.attempt) for call in calls}

@@ -82,8 +82,13 @@ def _common(old: str, here: int, new: str, there: int) -> int:
 
 
 def _common_tail(old: str, new: str) -> int:
-    """How many characters are equal at the end."""
-    return _common(old[::-1], 0, new[::-1], 0)
+    """How many characters are equal at the end, found likewise; only where they part is a text turned round."""
+    end, other_end, most = len(old), len(new), min(len(old), len(new))
+    equal, stride = 0, min(FIRST_STRIDE, most)
+    while stride and old[end - stride : end] == new[other_end - stride : other_end]:
+        equal, end, other_end = equal + stride, end - stride, other_end - stride
+        stride = min(stride * 2, most - equal)
+    return equal + _common(old[end - stride : end][::-1], 0, new[other_end - stride : other_end][::-1], 0)
 
 
 def _meet_again(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:

@@ -160,6 +160,7 @@ class Drive(Schedule):
         "_turn_callbacks",
         "before",
         "ending",
+        "has_messages",
         "is_suspended",
         "parent_id",
         "pins",
@@ -195,6 +196,7 @@ class Drive(Schedule):
         self.parent_id = origin.parent_id
         self.before: RunRecord | None = None
         self.ending: Ending | None = None
+        self.has_messages = True  # As long as nobody has looked.
         self.is_suspended = False
         self.requests: Sequence[Message] = ()
 
@@ -339,11 +341,13 @@ class Drive(Schedule):
         self.is_replaying = False
         self.is_live = True
         # Messages may have come while nobody drove the run, such as a request to cancel it.
-        self._wants_messages |= self.before is not None
+        self._wants_messages |= self.before is not None and self.has_messages
         attempts = self._attempts or {}
         for call in sorted(self.calls.values(), key=self._answer_seq):
             if call.seq <= self._history_head:
                 self._take_up(call, attempts.get(call.seq))
+        if not self._wants_messages:  # A message that is there wins over a moment that has come.
+            self._wants_messages = self._take_due(self._host.clock.now())
         # Calls that the body has issued beyond the history are there already; attempts begin in the order of the calls.
         self._starts.sort(key=lambda call: call.seq)
         if not isinstance(self._replay, LooseReplay) or self._replay.is_used_up:
@@ -376,7 +380,7 @@ class Drive(Schedule):
                 self._starts.append(call)
         else:
             self._watch(call)
-            self._wants_messages |= isinstance(call, EventCall)
+            self._wants_messages |= self.has_messages and isinstance(call, EventCall)
         call.entry = None
 
     def _take_up_input(self, call: TaskCall | ChildCall) -> None:
@@ -473,6 +477,12 @@ class Drive(Schedule):
     @stops_on_error
     def fire_due(self, now: int) -> None:
         """Deliver what is due: timers, waits that time out, attempts whose backoff is over."""
+        self._take_due(now)
+        if not (self._is_stepping or self.is_suspended):
+            self._commit(is_urgent=False)
+
+    def _take_due(self, now: int) -> bool:
+        """Whether the time of an approval is up of whose end a message is to tell."""
         undecided: list[EventCall] = []
         while not self.is_suspended and (seq := self._dues.pop_due(now)) is not None:
             call = self.calls.get(seq)
@@ -486,10 +496,9 @@ class Drive(Schedule):
             elif isinstance(call, TaskCall):
                 call.due = None
                 self._next_attempt(call, crashed=False)
-                self._commit()
         for call in undecided:
             self._watch(call)
-        self._ask_to_be_woken()
+        return bool(undecided)
 
     @stops_on_error
     def attempt_failed(self, call: TaskCall, error: BaseException, usage: str) -> None:
@@ -518,8 +527,8 @@ class Drive(Schedule):
     def decide(self, decided: dict[str, Any], taken: int) -> None:
         """Someone decided about an external call: run it again, fail it, or take a value as its result."""
         call = self.calls.get(decided["call"])
-        if not isinstance(call, TaskCall) or not call.needs_decision:
-            self._drop_message(taken)
+        if not isinstance(call, TaskCall) or not call.needs_decision or decided["attempt"] != call.attempt:
+            self._drop_message(taken)  # It is about an attempt that was decided about.
             return
         decision, text = decided["decision"], decided.get("value")
         self._rest(call)

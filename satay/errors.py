@@ -176,7 +176,7 @@ class ForkValidationError(RunError, ValueError):
 
 
 class NoRestorableStateError(ForkValidationError):
-    """A session was to be forked with the state of a step that has none; nothing was written.
+    """The state of a step was asked for, to fork a session or to look at it, and none was recorded with that step.
 
     `step` is that step; `before` and `after` are the nearest steps that have a state, or None.
     """

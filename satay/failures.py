@@ -55,6 +55,13 @@ class Failure:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def is_made_of(error: BaseException, kinds: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    """Whether an error is one of these kinds, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kinds)[1] is None
+    return isinstance(error, kinds)
+
+
 # --- recording --------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "satay.receipts": ("CallInFlight", "ForkReceipt", "OverriddenCall", "StaleCall"),
     "satay.reports": ("Comparison",),
     "satay.requests": ("ForkOptions",),
+    "satay.session_openings": ("SessionOpening",),
     "satay.sessions": ("Session", "Step", "current_session", "session"),
     "satay.state_diffs": ("CommonAncestor", "ListEdit", "StateDiff", "StateSide"),
     "satay.sweeps": ("BestRow", "Budget", "Sweep", "SweepRow", "Trial", "Variant"),

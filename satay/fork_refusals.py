@@ -1,15 +1,13 @@
 """Why a fork is not made: calls that are stale, and another request under its id."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from satay.declarations import OPAQUE
 from satay.errors import StalePrefixError
 from satay.fork_drafts import Draft
 from satay.model import Entry
 from satay.origin import has_input
-from satay.receipts import ForkReceipt, StaleCall
+from satay.receipts import ForkReceipt, StaleCall, intervention_key
 
 MAX_NAMED_STALE_CALLS: Final = 5
 """How many stale calls an error names."""
@@ -38,18 +36,13 @@ def changed_approval(run_id: str, stale: Sequence[StaleCall]) -> StalePrefixErro
     )
 
 
-def _sorted(intervention: Any) -> str:
-    """An intervention as text, with its members in order: that does not matter."""
-    return json.dumps(json.loads(OPAQUE.encode(intervention, "")), sort_keys=True)
-
-
 def differing_options(there: ForkReceipt, first: Entry, draft: Draft) -> list[str]:
     """What a fork that is there was asked for differently."""
     request = draft.request
     pairs: dict[str, tuple[Any, Any]] = {
         "source": (there.source_id, draft.run_id),
         "workflow_input": (there.input_overridden, draft.input_text is not None),
-        "intervention": (_sorted(there.intervention), _sorted(request.intervention)),
+        "intervention": (intervention_key(there.intervention), intervention_key(request.intervention)),
         "tool_policies": (there.tool_policies, draft.policies),
         "overrides": (set(there.overrides), {override.noted() for override in draft.overrides}),
         "reason": (there.reason, request.reason),

@@ -186,7 +186,9 @@ async def fork(
 ) -> ForkHandle[R]: ...
 @overload
 async def fork(source: str, /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]) -> ForkHandle[Any]: ...
-async def fork(source: RunOrId, /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]) -> ForkHandle[Any]:
+async def fork(
+    source: str | RunHandle[Any], /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
+) -> ForkHandle[Any]:
     """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
     return await current_app().fork(source, run_id=run_id, **options)
 

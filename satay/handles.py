@@ -72,7 +72,13 @@ async def wait_created(creation: "asyncio.Task[str]", run_id: str) -> str:
         raise AppClosedError(f"the app was closed before run {run_id!r} was created") from None
 
 
-class RunHandle(Generic[R]):
+class RunReference:
+    """What stands for a run wherever satay takes the id of one: a handle, or a session."""
+
+    run_id: str
+
+
+class RunHandle(RunReference, Generic[R]):
     """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended.
 
     Awaiting the handle raises what kept the run from being created, attached to or resumed: `RunConflictError`,
@@ -151,5 +157,5 @@ class ForkHandle(RunHandle[R]):
         await self._app.promote(self.run_id)
 
 
-RunOrId: TypeAlias = str | RunHandle[Any]
-"""How a caller names a run: by its id, or by a handle on it."""
+RunOrId: TypeAlias = str | RunReference
+"""How a caller names a run: by its id, by a handle on it, or by the session that it is."""

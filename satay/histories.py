@@ -230,9 +230,9 @@ class Reading:
             call.started_at = entry.at
 
     @property
-    def steps(self) -> list[StepMark]:
+    def steps(self) -> Sequence[StepMark]:
         """The steps of a session, in order."""
-        return [] if self.transcript is None else self.transcript.steps
+        return () if self.transcript is None else self.transcript.steps
 
     def step_entry(self, mark: StepMark) -> Entry:
         """The entry of a step."""

@@ -225,7 +225,7 @@ def _has_shown_value(entry: Entry | None) -> TypeGuard[Entry]:
 async def _overview(archive: Archive, reading: Reading, transcript: Transcript) -> SessionOverview:
     """What a session adds up to."""
     entries = [entry for entry in reading.history.entries if entry.type == EntryType.STATE_RECORDED]
-    latest = transcript.latest_snapshot
+    latest = transcript.snapshots.latest
     text = None if latest is None else await archive.state_text(transcript, latest)
     states = [reading.side(call).state for call in reading.calls.values()]
     query = RunQuery(forked_from=transcript.run_id, limit=MAX_LISTED_FORKS + 1)

@@ -25,6 +25,9 @@ BLOB_THRESHOLD_BYTES = 256 * 1024
 MAX_PAGE = 10_000
 """The most rows that one read returns."""
 
+MANY_CHARACTERS = 4_000_000
+"""A read of many runs stops after the one with which their payloads are as long as this."""
+
 CHILD_ENDED = "satay.child"
 """The message type that a store posts, with the ended run's id as key, to every run that waits for it."""
 
@@ -190,6 +193,18 @@ class Claim(NamedTuple):
     before: RunRecord
 
 
+class FirstPage(NamedTuple):
+    """A journal from its first entry on. There may be more entries where `is_whole` is false.
+
+    `has_messages` says whether there are messages that the run can take now.
+    """
+
+    run_id: str
+    entries: Sequence[Entry]
+    is_whole: bool
+    has_messages: bool
+
+
 class Posted(NamedTuple):
     """What became of a posted message.
 
@@ -262,12 +277,26 @@ class ReadableJournal(Protocol):
         ...
 
     def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = MAX_PAGE,
+        without: Collection[str] = (),
+        without_values: Collection[str] = (),
     ) -> Awaitable[list[Entry]]:
         """Entries with `seq > after`, in order, at most `limit` and at most `MAX_PAGE`.
 
-        Those of the types in `without_values` come without the value that follows their facts; their digest is that of
-        the whole entry.
+        Those of the types in `without` are left out, and do not count. Those of the types in `without_values` come
+        without the value that follows their facts; their digest is that of the whole entry.
+        """
+        ...
+
+    def first_pages(self, run_ids: Sequence[str]) -> Awaitable[list[FirstPage]]:
+        """The journals of many runs, in this order; of fewer than were asked for, where they are long.
+
+        One that is asked for is answered at least. All together are at most `MAX_PAGE` entries; and no more runs
+        follow the one with which their payloads have `MANY_CHARACTERS`.
         """
         ...
 
@@ -279,18 +308,24 @@ class ReadableJournal(Protocol):
         """The texts of blobs. Raises `JournalCorruptError` naming one that is lost or damaged."""
         ...
 
-    def due(self, now: int, owner: str | None, limit: int) -> Awaitable[list[RunRecord]]:
-        """Waiting runs whose `wake_at` has come, earliest first; those of `owner`, or of anyone where it is None."""
+    def due(
+        self, now: int, owner: str | None, limit: int, after: RunRecord | None = None
+    ) -> Awaitable[list[RunRecord]]:
+        """Waiting runs whose `wake_at` has come, earliest first; those of `owner`, or of anyone where it is None.
+
+        `after` is the last run that was read: only those that come later in this order.
+        """
         ...
 
     def next_wake(self, owner: str | None) -> Awaitable[int | None]:
         """The earliest `wake_at` of the waiting runs of `owner`, or of anyone."""
         ...
 
-    def abandoned(self, now: int, limit: int) -> Awaitable[list[RunRecord]]:
+    def abandoned(self, now: int, limit: int, after: RunRecord | None = None) -> Awaitable[list[RunRecord]]:
         """Runs with status `running` that have no owner, or one without a row, or one that expired before `now`.
 
-        Sessions are not among them: whoever owns their loop opens them anew.
+        Oldest first; only those that come after the run `after`. Sessions are not among them: whoever owns their loop
+        opens them anew.
         """
         ...
 
@@ -327,7 +362,11 @@ class Journal(ReadableJournal, Protocol):
         ...
 
     def fork(self, fork: NewFork) -> Awaitable[Lease]:
-        """Create a fork whole. Raises `RunExistsError`, or `JournalConflictError` if the source is not as told."""
+        """Create a fork whole.
+
+        Raises `RunExistsError`, `JournalConflictError` if the source is not as told, and `JournalCorruptError` if it
+        lacks an entry of the prefix.
+        """
         ...
 
     def append(self, append: Append) -> Commit:
@@ -347,12 +386,13 @@ class Journal(ReadableJournal, Protocol):
         """
         ...
 
-    def claim(self, run_id: str, owner: str, now: int) -> Awaitable[Claim | None]:
-        """Take a run over: epoch + 1, status `running`, `wake_at` empty.
+    def claim(self, seen: Sequence[RunRecord], owner: str, now: int) -> Awaitable[list[Claim]]:
+        """Take over those of these runs that can be, in one transaction: epoch + 1, status `running`, `wake_at` empty.
 
         Allowed if the run has no owner, or is `waiting` or `needs_decision`, or its owner is `owner`, or its owner has
-        no row or one that expired before `now`. None if the run has ended, is unknown, is held, or is an experiment. A
-        session that has ended can be taken over too: it is gone on with.
+        no row or one that expired before `now`. Left out are runs that have ended, are unknown, are held, are
+        experiments, or were taken over since they were read: their epoch is not the one of the record. A session that
+        has ended can be taken over too: it is gone on with.
         """
         ...
 

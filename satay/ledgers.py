@@ -7,6 +7,8 @@ after a crash, in a fork, or side by side, meets what is recorded:
 - a call that is being made is waited for;
 - a call whose maker is gone is lost. It is made again, unless it is external: then somebody has to decide.
 
+A tool that ends with an error because it waits for somebody, to approve or to decide, is given back: it has no outcome.
+
 In a fork the tool policies rule over every call that the fork does not inherit with equal arguments.
 """
 
@@ -19,7 +21,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from satay.arguments import shown
 from satay.attempts import Attempt
@@ -31,6 +33,7 @@ from satay.definitions import Task
 from satay.differences import find_differences
 from satay.effects import Effect, ForkTerms, Ruling
 from satay.errors import (
+    ApprovalPendingError,
     CallInProgressError,
     ClaimLostError,
     CodecError,
@@ -38,23 +41,26 @@ from satay.errors import (
     JournalError,
     NeedsDecisionError,
     SessionLostError,
-    TaskFailedError,
     UnreadableResultError,
     UsageError,
 )
 from satay.experiments import Draft
-from satay.failures import encode_failure, message_of, rebuilt_task_failure
+from satay.failures import encode_failure, is_made_of, message_of, rebuilt_task_failure
 from satay.model import CallId, CallKind, Entry, EntryType
 from satay.outcomes import blocked_error
 from satay.pickles import PickleCodec
 from satay.replay import blob_reference, read_head, value_text
 from satay.scheduler import HEARTBEATS_PER_LEASE
+from satay.session_calls import LedgerCall
 from satay.session_journals import SessionJournal
 from satay.shields import finish
 from satay.texts import json_quote, to_plain
-from satay.transcripts import LedgerCall, Transcript
+from satay.transcripts import Transcript
 
 R = TypeVar("R")
+
+NOT_YET: Final = (ApprovalPendingError, CallInProgressError, NeedsDecisionError)
+"""What a tool may meet that somebody else has to do first. It has not failed: it is called again, from its top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ class Ledger:
             with_claim.seq, with_claim.attempt, with_claim.failures = met.seq, met.attempt, met.failures
             with_claim.input_text = asked.input_text
             async with self._renewing(with_claim, ttl):
-                known = await self._make(with_claim)
+                known = await self._make(asked, with_claim)
             return await self._answer(asked.task, known, met.status)
         finally:
             del self._running[identity]
@@ -176,16 +182,20 @@ class Ledger:
             done.set_result(None)
 
     async def _claimed(self, asked: ToolCall, identity: CallId, ttl: int | None) -> Met:
-        """What the call met, once nobody else is making it. One that is put off keeps its number for the next time."""
+        """What the call met, once nobody else is making it."""
         try:
             met = await self._claims.claim(asked, identity, ttl, MAX_WAIT_SECONDS)
             if met.answer is not None and met.answer.outcome is None:
                 raise self._claims.in_progress(met.answer)
         except (CallInProgressError, NeedsDecisionError):
-            if asked.key is None:
-                insort(self._put_off.setdefault(self._counted(asked.task.name), []), identity)
+            self._keep_number(asked, identity)
             raise
         return met
+
+    def _keep_number(self, asked: ToolCall, identity: CallId) -> None:
+        """Have the next call of the tool be this one, which was put off."""
+        if asked.key is None:
+            insort(self._put_off.setdefault(self._counted(asked.task.name), []), identity)
 
     def _identify(self, asked: ToolCall) -> CallId:
         """The name of a call: its own key, or which call of its tool it is."""
@@ -276,8 +286,11 @@ class Ledger:
 
     # --- making a call ------------------------------------------------------------------------------------------------
 
-    async def _make(self, call: TaskCall) -> LedgerCall:
-        """Run the tool until it has succeeded or failed for good, and record that."""
+    async def _make(self, asked: ToolCall, call: TaskCall) -> LedgerCall:
+        """Run the tool until it has succeeded or failed for good, and record that.
+
+        Where it met what is to be waited for, it has no outcome: the call is given back, and the error raised.
+        """
         while True:
             attempt = Attempt(self, call)
             ended = await self._attempt(attempt)
@@ -286,12 +299,16 @@ class Ledger:
                 return await self._record(call, EntryType.TASK_COMPLETED, usage, ended)
             if attempt.has_returned:
                 return await self._record(call, EntryType.TASK_COMPLETED, usage + _unreadable(ended), "null")
+            if is_made_of(ended, NOT_YET):
+                self._keep_number(asked, call.identity)
+                await self._record(call, EntryType.CALL_CANCELLED, usage, None)
+                raise ended
             call.failures += 1
             if not call.task.policy.allows(ended, call.failures):
                 return await self._record(call, EntryType.TASK_FAILED, usage, encode_failure(ended))
             await self._pause(call, usage, ended)
 
-    async def _attempt(self, attempt: Attempt) -> str | Exception:
+    async def _attempt(self, attempt: Attempt) -> str | BaseException:
         """One attempt, in a task and a context of its own: the text of the result, or the error."""
         host = self._host
         work = attempt.run(host.clock, host.threads, host.allow_pickle)
@@ -303,7 +320,7 @@ class Ledger:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if task.cancelled() and caller is not None and not caller.cancelling():
-                return TaskFailedError(f"tool {attempt.call.name!r} cancelled itself")
+                return asyncio.CancelledError("the task cancelled itself")
             await finish(self._give_up(attempt, task))
             raise
         except Exception as error:
@@ -330,7 +347,7 @@ class Ledger:
             else:
                 await self._record(call, EntryType.CALL_CANCELLED, attempt.usage_facts(), None)
 
-    async def _pause(self, call: TaskCall, usage: str, error: Exception) -> None:
+    async def _pause(self, call: TaskCall, usage: str, error: BaseException) -> None:
         """Record a failed attempt, wait, and begin the next one."""
         backoff, clock = call.task.policy.backoff, self._host.clock
         ceiling = backoff.ceiling(call.failures)
@@ -488,7 +505,7 @@ class Claim:
         return f"<satay.Claim {self.call} {self.status.value}>"
 
 
-def _unreadable(error: Exception) -> str:
+def _unreadable(error: BaseException) -> str:
     return f',"unreadable":{json_quote(message_of(error))}'
 
 

@@ -6,13 +6,14 @@ from typing import NamedTuple
 from satay.archive import Archive
 from satay.arguments import checked_count, shown
 from satay.comparison import shared_entries
-from satay.errors import InvalidValueError, NoRestorableStateError, UsageError
+from satay.errors import InvalidValueError, UsageError
 from satay.experiments import ExperimentState, Outcome, Promotion, baseline_experiment_id, baseline_of
 from satay.histories import Reading, RunHistory
 from satay.laboratory import read_on, read_outcome
 from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.receipts import ForkReceipt
 from satay.replay import blob_reference, read_head, reading, value_text
+from satay.session_cuts import find_state
 from satay.snapshots import Snapshot
 from satay.state_diffs import Departure, RecordedState, SharedStep, StateDiff, compare_states
 from satay.trail_items import Segment, TrailKind, TrailReader, recorder_of
@@ -158,7 +159,7 @@ async def diff_two_states(archive: Archive, one_id: str, other_id: str, at: obje
     steps = checked_steps(at)
     one = await _read_session(archive, one_id)
     other = one if one_id == other_id else await _read_session(archive, other_id)
-    snapshots = (_state_at(one.transcript, steps[0]), _state_at(other.transcript, steps[1]))
+    snapshots = (find_state(one.transcript, steps[0]), find_state(other.transcript, steps[1]))
     states = [
         await _recorded(archive, session.transcript, snapshot)
         for session, snapshot in zip((one, other), snapshots, strict=True)
@@ -180,24 +181,6 @@ async def _read_session(archive: Archive, run_id: str) -> _Session:
     with reading(run_id):
         transcript.read(entries)
     return _Session(run_id, entries, transcript)
-
-
-def _state_at(transcript: Transcript, step: int | None) -> Snapshot:
-    """The state of exactly this step, or the latest one."""
-    run_id, snapshots = transcript.run_id, transcript.snapshots
-    if step is not None and step > transcript.last_step:
-        has = f"its steps are 1 to {transcript.last_step}" if transcript.last_step else "it has recorded no step"
-        raise InvalidValueError(f"session {run_id!r} has no step {step}; {has}")
-    found = [snapshot for snapshot in snapshots if step is None or snapshot.step == step]
-    if found:
-        return found[-1]
-    before = max((snapshot.step for snapshot in snapshots if step is None or snapshot.step < step), default=None)
-    after = min((snapshot.step for snapshot in snapshots if step is not None and snapshot.step > step), default=None)
-    near = " and ".join(f"step {one}" for one in (before, after) if one is not None)
-    told = f"no state with step {step}; the nearest with a state: {near}" if near else "no state; give it a state_fn"
-    raise NoRestorableStateError(
-        f"session {run_id!r} has recorded {told}", run_id=run_id, step=step or 0, before=before, after=after
-    )
 
 
 async def _recorded(archive: Archive, transcript: Transcript, snapshot: Snapshot) -> RecordedState:

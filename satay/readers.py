@@ -17,7 +17,7 @@ from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
 from satay.errors import AmbiguousRunError, InvalidValueError, RunNotFoundError, UsageError, WorkflowCancelledError
 from satay.failures import Failure, read_failure, rebuilt_workflow_failure
-from satay.handles import RunEvent, RunHandle, RunOrId, RunSummary
+from satay.handles import RunEvent, RunOrId, RunReference, RunSummary
 from satay.journal import RunQuery
 from satay.model import (
     SESSION_WORKFLOW,
@@ -397,10 +397,12 @@ async def open_reader(settings: Settings) -> AsyncGenerator[JournalReader, None]
 
 def checked_run(run: RunOrId) -> str:
     """The id of a run as far as it is known now. Raises `UsageError` for what names no run."""
-    if isinstance(run, RunHandle):
+    if isinstance(run, RunReference):
         return run.run_id
     if not isinstance(run, str):
-        raise UsageError(f"{shown(run)} names no run; give the id of a run, or the handle that satay.start() returned")
+        raise UsageError(
+            f"{shown(run)} names no run; give the id of a run, the handle that satay.start() returned, or a session"
+        )
     return run
 
 

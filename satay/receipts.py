@@ -194,6 +194,11 @@ class ForkReceipt:
         ]
 
 
+def intervention_key(intervention: Any) -> str:
+    """A text that is the same for equal interventions; the order of members does not matter."""
+    return json.dumps(json.loads(_OPAQUE.encode(intervention, _INTERVENTION)), sort_keys=True)
+
+
 def _show_state(boundary: SessionBoundary | None) -> str:
     if boundary is None:
         return ""

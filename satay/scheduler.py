@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
 from satay.children import Children
 from satay.clock import MICROSECONDS, Chance, Clock
-from satay.definitions import Workflow, find_workflow, workflows
+from satay.definitions import Workflow, workflows
 from satay.drive import Drive, DriveSettings
 from satay.effects import ForkTerms
 from satay.errors import (
@@ -38,7 +38,6 @@ from satay.journal import (
     DECISION,
     TERMINATION_REQUESTED,
     Blob,
-    Claim,
     Journal,
     Lease,
     NewRun,
@@ -55,9 +54,10 @@ from satay.model import (
     RunStatus,
     continued_run_id,
 )
-from satay.origin import Origin, origin_of, workflow_created
+from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
-from satay.replay import Divergence, needed_blobs, reading
+from satay.replay import Divergence
+from satay.takeovers import Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -66,8 +66,11 @@ from satay.watch import TurnWatch
 if TYPE_CHECKING:
     from satay.forks import Forks
 
-WAKES_PER_SWEEP: Final = 500
-"""How many runs are woken, or taken over, by one look at the journal."""
+RUNS_PER_LOOK: Final = 64
+"""How many runs that are due, or were left behind, are read at once. Whoever wants another run waits for no more."""
+
+RECEIVERS_PER_LOOK: Final = 500
+"""To how many runs messages of other processes are delivered by one look at the journal."""
 
 HEARTBEATS_PER_LEASE: Final = 3
 """How often the owner's row is renewed within the time of a lease."""
@@ -112,18 +115,18 @@ class Scheduler:
         self.open_sessions: set[str] = set()
         self._drives: dict[str, Drive] = {}
         self._parked: OrderedDict[str, Drive] = OrderedDict()
-        self._taking_over: dict[str, asyncio.Task[Drive | None]] = {}
         self._looking: set[str] = set()
         self._look_again: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self._attempts: set[asyncio.Task[Any]] = set()
         self.tool_attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
-        self._children = Children(self)
+        self.children = Children(self)
+        self._takeovers = Takeovers(self)
         self._gate = Gate(self)
         self._seen_message = 0
         self._living: set[str] = set()
-        self._is_closing = False
+        self.is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
 
@@ -152,7 +155,7 @@ class Scheduler:
 
     async def close(self) -> None:
         """Let running attempts finish within the grace time, write what they brought, and give every run back."""
-        self._is_closing = True
+        self.is_closing = True
         self._wakes.close()
         try:
             await self._drain()
@@ -169,7 +172,7 @@ class Scheduler:
                 await asyncio.wait(self._attempts, timeout=self.settings.grace_seconds)
         finally:  # Whoever has no time to wait cancels this, and the runs are given back all the same.
             appends = [append for drive in self._drives.values() if (append := drive.surrender()) is not None]
-            await _ended({*self._attempts, *self._background, *self._taking_over.values()})
+            await _ended({*self._attempts, *self._background})
             await asyncio.gather(*map(self.journal.append, appends), return_exceptions=True)
             if self._beat is not None:
                 await _ended({self._beat})  # A beat after this would bring the owner's row back.
@@ -183,6 +186,7 @@ class Scheduler:
             drive.suspend()
         self._drives.clear()
         self._parked.clear()
+        self._takeovers.close()
         self.waiters.close()
 
     # --- for tests ----------------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class Scheduler:
     @property
     def is_still(self) -> bool:
         """Whether nothing goes on but attempts: the rest waits for them, for time, or for a message."""
-        is_working = self._background or self._taking_over or self._looking
+        is_working = self._background or self._looking
         return not is_working and all(drive.is_still for drive in self._drives.values())
 
     @property
@@ -200,14 +204,14 @@ class Scheduler:
 
     def working(self) -> "set[asyncio.Task[Any]]":
         """The tasks of attempts and of background work."""
-        return {*self._attempts, *self.tool_attempts, *self._background, *self._taking_over.values()}
+        return {*self._attempts, *self.tool_attempts, *self._background}
 
     def abandon(self) -> "set[asyncio.Task[Any]]":
         """Stop as a process does that is killed: no body runs on, nothing is given back. Returns the tasks left to end.
 
         Its runs belong to a dead owner from here on.
         """
-        self._is_closing = True
+        self.is_closing = True
         leave(self.owner_id)
         self._wakes.close()
         ending = {*self.working(), *(task for task in (self._beat, self._poll) if task is not None)}
@@ -283,40 +287,29 @@ class Scheduler:
         self.step(self._go_on, drive, lease, origin, last)
 
     def _go_on(self, drive: Drive, lease: Lease, origin: Origin, last: Entry) -> None:
-        if not (self._is_closing or drive.is_suspended):
+        if not (self.is_closing or drive.is_suspended):
             drive.go_on(lease, origin, last)
 
     def _begin(self, drive: Drive, resumed: bool) -> None:
-        if self._is_closing or drive.is_suspended:
+        if self.is_closing or drive.is_suspended:
             return
         drive.begin(resumed)
         self._hand_over(drive, drive.requests)
+
+    def drive_of(self, run_id: str) -> Drive | None:
+        """The drive of a run that is driven here."""
+        return self._drives.get(run_id)
 
     async def take_over(self, run_id: str) -> Drive | None:
         """Drive a run that nobody drives. The drive, also where it is driven here already; None if it is held or ended.
 
         Raises `UnknownWorkflowError` and what reading the journal raises.
         """
-        drive = self._drives.get(run_id)
-        if drive is not None:
-            return drive
-        task = self._taking_over.get(run_id)
-        if task is None:
-            task = self._loop.create_task(self._take_over(run_id), context=self._context.copy())
-            self._taking_over[run_id] = task
-            task.add_done_callback(lambda _: self._taking_over.pop(run_id, None))
-        return await asyncio.shield(task)
-
-    async def _take_over(self, run_id: str) -> Drive | None:
-        record = await self.journal.record(run_id)
-        if record is None or record.status.is_terminal or self._is_closing:
-            return None
-        definition = find_workflow(record.workflow, run_id)
-        # A run that waits could be claimed too. But who drove it last wakes it, and its drive may be in memory there.
-        if record.owner not in (None, self.owner_id) and not await self.is_gone(record.owner):
-            return None
-        claim = await self.journal.claim(run_id, self.owner_id, self.clock.now())
-        return None if claim is None else await self._load(claim, definition)
+        if run_id not in self._drives:
+            record = await self.journal.record(run_id)
+            if record is not None and not record.status.is_terminal:
+                return await asyncio.shield(self._takeovers.take_over(record))
+        return self._drives.get(run_id)
 
     async def is_gone(self, owner_id: str | None) -> bool:
         """Whether an owner drives no more, or may have its runs taken; one that is known to be dead is retired."""
@@ -326,29 +319,6 @@ class Scheduler:
                     return owner.expires_at < self.clock.now()
                 await self.journal.retire(owner.id)
         return True
-
-    async def _load(self, claim: Claim, definition: Workflow[..., Any]) -> Drive:
-        try:
-            entries = await self.archive.entries(claim.lease.run_id)
-            blobs = await self.archive.values(claim.lease.run_id, entries, needed_blobs(entries))
-            with reading(claim.lease.run_id):
-                origin = origin_of(claim.lease.run_id, entries, blobs)
-                drive = Drive(self, claim.lease, definition, origin, entries, blobs)
-            if claim.before.parent_id is not None:
-                await self._children.stop_with_parent(claim.lease.run_id, claim.before.parent_id)
-            if len(entries) == 1:
-                drive.requests = await self._requests_to_end(claim.lease.run_id)
-        except BaseException:
-            await self.journal.release(claim.lease, claim.before)
-            raise
-        drive.before = claim.before
-        self.adopt(drive, resumed=claim.before.status == RunStatus.RUNNING and len(entries) > 1)
-        return drive
-
-    async def _requests_to_end(self, run_id: str) -> list[Message]:
-        """What asks a run to end that has not begun. One that goes on as a new run at once would never look."""
-        messages = await self.journal.messages(run_id)
-        return [message for message in messages if message.type in (CANCEL_REQUESTED, TERMINATION_REQUESTED)]
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
@@ -368,7 +338,7 @@ class Scheduler:
     # --- what drives ask for ------------------------------------------------------------------------------------------
 
     def start_attempt(self, drive: Drive, call: TaskCall) -> None:
-        if self._is_closing or not self._gate.lets_run(drive, call):
+        if self.is_closing or not self._gate.lets_run(drive, call):
             return
         attempt = Attempt(drive, call)
         on_end = partial(self._attempt_ended, drive, attempt)
@@ -430,18 +400,18 @@ class Scheduler:
     @property
     def _is_loop_ending(self) -> bool:
         """Whether the app closes, or all tasks of the loop are being cancelled, as `asyncio.run` does at its end."""
-        return self._is_closing or self._beat is None or self._beat.done() or bool(self._beat.cancelling())
+        return self.is_closing or self._beat is None or self._beat.done() or bool(self._beat.cancelling())
 
     def stop_attempt(self, drive: Drive, call: TaskCall) -> None:
         if call.running is not None:
             call.running.cancel()
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:
-        if not self._is_closing:
-            self.spawn(self._children.start(drive, call))
+        if not self.is_closing:
+            self.spawn(self.children.start(drive, call))
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
-        self.spawn(self._children.stop(drive.run_id, call.run_id))
+        self.spawn(self.children.stop(drive.run_id, call.run_id))
 
     def look_for_messages(self, drive: Drive) -> None:
         if drive.is_suspended:
@@ -493,7 +463,7 @@ class Scheduler:
         self.waiters.tell(drive.run_id, drive.ending)
         if drive.ending.continued_as is not None:
             self.spawn(self.take_over_quietly(drive.ending.continued_as))
-        self._children.wake_sharers(drive.run_id)
+        self.children.wake_sharers(drive.run_id)
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
             if parent is not None:
@@ -683,9 +653,12 @@ class Scheduler:
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
         if drive.is_suspended or drive.is_ended or not drive.is_live:
-            return  # A drive that replays its history looks for itself when it has done so.
+            drive.has_messages |= bool(
+                messages
+            )  # A drive that replays its history looks for itself when it has done so.
+            return
         for message in messages:
-            if self._is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
+            if self.is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
                 continue  # The rest is for whoever drives the run next, but an attempt that drains can be stopped.
             if drive.take_in_hand(message.id) and not self._hand_over_one(drive, message):
                 drive.put_back(message.id)
@@ -700,7 +673,7 @@ class Scheduler:
             call = drive.child_call(message.key)
             if call is None:
                 return drive.drop_stale_message(message.id)
-            self._children.hear(drive, call, message.id)
+            self.children.hear(drive, call, message.id)
         elif message.type == DECISION:
             drive.decide(json.loads(message.payload), message.id)
         elif message.type == APPROVAL:
@@ -751,15 +724,18 @@ class Scheduler:
     async def _wake_sleepers(self) -> None:
         """Rebuild the waiting runs that are due and not in memory."""
         whose = None if self.settings.recover else self.owner_id
-        due = await self.journal.due(self.clock.now(), whose, WAKES_PER_SWEEP)
+        try:
+            await _go_through(partial(self.journal.due, self.clock.now(), whose, RUNS_PER_LOOK), self._wake_all)
+            await self._plan_next_sweep(whose)
+        except JournalError as error:
+            log().warning("sweep.failed", error=str(error))
+            self._wakes.sweep(self._next_look())
+
+    async def _wake_all(self, due: Sequence[RunRecord]) -> None:
         await self._take_over_all(due)
         for record in due:
             if record.workflow == SESSION_WORKFLOW:
                 await self._wake_session(record)
-        if len(due) == WAKES_PER_SWEEP:
-            self.spawn(self._wake_sleepers())
-        else:
-            await self._plan_next_sweep(whose)
 
     async def _wake_session(self, record: RunRecord) -> None:
         from satay.session_wakes import wake_session
@@ -776,27 +752,34 @@ class Scheduler:
     async def _plan_next_sweep(self, whose: str | None) -> None:
         next_wake = await self.journal.next_wake(whose)
         if next_wake is not None and next_wake <= self.clock.now():  # Nobody here can drive it: look again later.
-            next_wake = self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS)
+            next_wake = self._next_look()
         if next_wake is not None:
             self._wakes.sweep(next_wake)
+
+    def _next_look(self) -> int:
+        return self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS)
 
     async def take_over_quietly(self, run_id: str) -> None:
         """Take a run over if that can be done here; if not, that is no error."""
         await self._take_over_all([await self.archive.record(run_id)])
 
     async def _take_over_all(self, records: Iterable[RunRecord]) -> None:
-        wanted = [
-            record.run_id
-            for record in records
-            if record.run_id not in self._drives
+        answers = [self._takeovers.take_over(record) for record in records if self._is_to_be_driven(record)]
+        if answers:
+            await asyncio.wait(answers)
+        for error in (answer.exception() for answer in answers):
+            if isinstance(error, JournalError):
+                self._seen_message = 0  # A message may have been the reason, and is looked for again.
+            if isinstance(error, SatayError):
+                log().warning("run.not_taken_over", error=str(error))
+
+    def _is_to_be_driven(self, record: RunRecord) -> bool:
+        return (
+            record.run_id not in self._drives
+            and not record.status.is_terminal
             and not self.waiters.has_failed(record.run_id)
             and workflows.get(record.workflow) is not None
-        ]
-        for outcome in await asyncio.gather(*map(self.take_over, wanted), return_exceptions=True):
-            if isinstance(outcome, JournalError):
-                self._seen_message = 0  # A message may have been the reason, and is looked for again.
-            if isinstance(outcome, SatayError):
-                log().warning("run.not_taken_over", error=str(outcome))
+        )
 
     async def _keep_looking(self) -> None:
         """Find what other processes left in the journal: messages for runs of this one, and runs whose driver died."""
@@ -815,7 +798,7 @@ class Scheduler:
             log().warning("sweep.failed", error=str(error))
 
     async def _find_messages(self) -> None:
-        highest, receivers = await self.journal.deliverable(self._seen_message, WAKES_PER_SWEEP)
+        highest, receivers = await self.journal.deliverable(self._seen_message, RECEIVERS_PER_LOOK)
         self._seen_message = highest
         for record in receivers:
             self._wake_for_message(record)
@@ -826,6 +809,8 @@ class Scheduler:
             self.look_for_messages(drive)
         elif record.workflow == SESSION_WORKFLOW:
             self.waiters.tell_of_entry(record.run_id)  # Whoever waits in it looks by itself.
+        elif self._takeovers.note_message(record.run_id):
+            pass  # It is about to be driven, and looks then.
         elif record.owner == self.owner_id or self.settings.recover:
             self.spawn(self._take_over_all([record]))
 
@@ -846,8 +831,19 @@ class Scheduler:
         if not self._living <= living:
             self._seen_message = 0  # Messages that were left to an owner which lives no more are looked for again.
         self._living = living
-        await self._take_over_all(await self.journal.abandoned(self.clock.now(), WAKES_PER_SWEEP))
+        await _go_through(partial(self.journal.abandoned, now, RUNS_PER_LOOK), self._take_over_all)
         await self._plan_next_sweep(None)
+
+
+async def _go_through(
+    read: Callable[[RunRecord | None], Awaitable[Sequence[RunRecord]]],
+    serve: Callable[[Sequence[RunRecord]], Awaitable[None]],
+) -> None:
+    """Serve all that a question to the journal finds, `RUNS_PER_LOOK` at once: those that cannot be hide no other."""
+    page = await read(None)
+    while page:
+        await serve(page)
+        page = await read(page[-1]) if len(page) == RUNS_PER_LOOK else ()
 
 
 def _undecided(run_id: str) -> NeedsDecisionError:
@@ -862,7 +858,7 @@ def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
     run_id = record.run_id
     told = (
         f"session {run_id!r} is {record.status} and nobody has it open; go on with it in the block of "
-        f"'async with await satay.Session.resume({run_id!r})'"
+        f"'async with satay.Session.resume({run_id!r})'"
         if record.workflow == SESSION_WORKFLOW
         else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
     )

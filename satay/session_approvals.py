@@ -19,9 +19,9 @@ from satay.errors import ApprovalPendingError
 from satay.experiments import Draft
 from satay.model import Entry, EntryType, Message
 from satay.scheduler import Scheduler
+from satay.session_calls import ApprovalMark
 from satay.session_journals import SessionJournal
 from satay.texts import json_quote
-from satay.transcripts import ApprovalMark
 
 _TIMED_OUT: Final = EntryType.EVENT_WAIT_TIMED_OUT
 

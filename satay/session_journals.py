@@ -220,9 +220,10 @@ async def open_session(host: SessionHost, run_id: str, *, reopens: bool) -> Sess
     is_free = record.owner is None or record.owner == host.owner_id or record.status != RunStatus.RUNNING
     if not is_free and not await host.is_gone(record.owner):
         raise _held(run_id, "by another process that is alive")
-    claim = await host.journal.claim(run_id, host.owner_id, host.clock.now())
-    if claim is None:
+    claims = await host.journal.claim([record], host.owner_id, host.clock.now())
+    if not claims:
         raise _held(run_id, "by another process, which was first")
+    claim = claims[0]
     try:
         journal = SessionJournal(host, await _read(host, claim.lease))
         await journal.write(lambda: _opening(journal.transcript, host.clock.now()))

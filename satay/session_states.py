@@ -6,14 +6,17 @@ Nobody drives a session but the application that has it open, so what is to be d
 from typing import Final
 
 from satay.clock import to_datetime
+from satay.decisions import decided_attempts
 from satay.failures import read_failure
-from satay.journal import DECISION
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
-from satay.states import RunState, Situation, StateReport, report_state
-from satay.transcripts import LedgerCall, SessionStatus, Transcript
+from satay.session_calls import LedgerCall
+from satay.states import RunState, Situation, StateReport, decide_commands, report_state
+from satay.transcripts import SessionStatus, Transcript
 
 _WHERE_IT_WAS: Final = "its last_step and state say where it was, and calls that are recorded are not made again"
+
+_UNTAKEN: Final = "the decision lies in its inbox, and nobody has taken it yet"
 
 
 def report_session(situation: Situation, transcript: Transcript) -> StateReport:
@@ -21,7 +24,8 @@ def report_session(situation: Situation, transcript: Transcript) -> StateReport:
     if situation.record.status is RunStatus.COMPLETED:
         return _completed(transcript)
     if _waits_for_approval(situation, transcript):
-        return report_state(situation)  # It is decided as that of a run is.
+        report = report_state(situation)  # It is decided as that of a run is.
+        return _approved(situation, transcript) if report.state is RunState.DECIDED else report
     undecided = [call for call in transcript.ledger.values() if call.is_asked and call.outcome is None]
     if undecided:
         return _undecided(situation, transcript, undecided)
@@ -45,6 +49,13 @@ def _waits_for_approval(situation: Situation, transcript: Transcript) -> bool:
     return is_there and any(mark.answer is None for mark in transcript.approvals.values())
 
 
+def _approved(situation: Situation, transcript: Transcript) -> StateReport:
+    takes = "it takes the decision when it asks for the approval"
+    is_open = situation.record.status is RunStatus.RUNNING
+    advice = f"nothing to do; {takes}" if is_open else _again(transcript, takes)
+    return StateReport(RunState.DECIDED, _UNTAKEN, advice)
+
+
 def _completed(transcript: Transcript) -> StateReport:
     return StateReport(
         RunState.COMPLETED,
@@ -66,16 +77,18 @@ def _crashed(situation: Situation, transcript: Transcript) -> StateReport:
 
 
 def _undecided(situation: Situation, transcript: Transcript, undecided: list[LedgerCall]) -> StateReport:
-    run_id = transcript.run_id
-    if any(message.type == DECISION for message in situation.messages):
-        reason = "the decision lies in its inbox, and nobody has taken it yet"
-        return StateReport(RunState.DECIDED, reason, _again(transcript, "it takes the decision when it makes the call"))
-    calls = ", ".join(str(call.identity) for call in undecided)
+    decided = decided_attempts(situation.messages)
+    waiting = [call for call in undecided if (call.entry.seq, call.attempt) not in decided]
+    if not waiting:
+        return StateReport(
+            RunState.DECIDED, _UNTAKEN, _again(transcript, "it takes the decision when it makes the call")
+        )
+    calls = ", ".join(str(call.identity) for call in waiting)
     return StateReport(
         RunState.NEEDS_DECISION,
         f"whoever made {calls} is gone, and nobody knows whether that took effect",
         "find out whether it did; then have it made again, fail it, or give its result",
-        (f"satay decide {run_id} rerun", f"satay decide {run_id} fail", f"satay decide {run_id} --value JSON"),
+        decide_commands(transcript.run_id, waiting[0].entry.seq if len(undecided) > 1 else None),
     )
 
 
@@ -90,7 +103,7 @@ def _paused(transcript: Transcript) -> StateReport:
 
 def _fork(transcript: Transcript) -> str:
     """The command that forks a session after its last step with a state; without any, from its beginning."""
-    latest = transcript.latest_snapshot
+    latest = transcript.snapshots.latest
     where = "--at-step 0 --boundary lineage" if latest is None else f"--at-step {latest.step}"
     return f"satay fork {transcript.run_id} {where} --name NAME"
 
@@ -105,7 +118,7 @@ def _next(transcript: Transcript) -> int:
 
 
 def _again(transcript: Transcript, then: str) -> str:
-    return f"open it with 'async with await satay.Session.resume({transcript.run_id!r})'; {then}"
+    return f"open it with 'async with satay.Session.resume({transcript.run_id!r})'; {then}"
 
 
 def _moment(at: int) -> str:

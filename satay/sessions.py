@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
@@ -46,17 +46,19 @@ from satay.errors import (
     UsageError,
 )
 from satay.experiments import Draft
-from satay.failures import encode_failure, message_of
+from satay.failures import encode_failure, is_made_of, message_of
 from satay.functions import current_app
+from satay.handles import RunOrId, RunReference
 from satay.inputs import signature_of
 from satay.ledgers import Claim, Ledger, ToolReceipt
 from satay.logs import log
 from satay.model import EntryType, RunStatus
 from satay.outcomes import blocked_error, encode_refusal
+from satay.readers import checked_run
 from satay.receipts import ForkReceipt
 from satay.scheduler import Scheduler
 from satay.session_approvals import ApprovalRequest
-from satay.session_cuts import find_boundary
+from satay.session_cuts import find_state
 from satay.session_forks import SessionForkRequest, fork_session
 from satay.session_journals import (
     SessionJournal,
@@ -66,10 +68,11 @@ from satay.session_journals import (
     open_session,
     session_record,
 )
+from satay.session_openings import SessionOpening
 from satay.session_wakes import due_wakes, next_wake
 from satay.shields import finish
 from satay.snapshots import Snapshot, StateText, store_state
-from satay.texts import dump_plain, json_quote, to_plain
+from satay.texts import json_quote
 from satay.transcripts import MAX_STEP, SessionStatus, StepMark, Transcript
 
 P = ParamSpec("P")
@@ -83,6 +86,7 @@ MAX_WRAPPED: Final = 1_000
 
 _OPAQUE: Final = value_codec(Any)
 _CARRIER: Final = "satay_session"
+_UNCHANGING: Final = frozenset({NoneType, bool, int, float, str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,12 @@ class Step:
     is_inherited: bool
 
 
-class Session:
+class Session(RunReference):
     """A durable record of an agent that owns its own loop, for an `async with` block.
 
     Entering makes the session, or goes on with it where it was left: paused, crashed, or by a process that is gone. One
     live owner has it at a time. Leaving the block completes it; leaving it with an error records that it crashed, and
-    with a cancellation, or an `ApprovalPendingError`, that it was paused.
+    with an `ApprovalPendingError`, a cancellation or another interruption, such as Ctrl-C, that it was paused.
 
     `state_fn` gives the state after a step: plain data, or what the codec takes; it is recorded with every
     `state_interval`-th step, in the same transaction. Give it each time: where states were recorded and a step has
@@ -153,9 +157,9 @@ class Session:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def resume(
+    def resume(
         cls,
-        session_id: str,
+        session_id: RunOrId,
         *,
         fork_at_step: int | None = None,
         name: str | None = None,
@@ -165,25 +169,44 @@ class Session:
         reason: str | None = None,
         state_fn: Callable[[], Any] | None = None,
         state_interval: int = 1,
-    ) -> Self:
+    ) -> SessionOpening[Self]:
         """A session that is there, to be entered and gone on with, also one that has completed.
+
+        Enter it at once, `async with Session.resume(...) as session`, or await it, and enter what that gives.
 
         With `fork_at_step` it is a fork of that session, as `fork` makes it; the source may be in any condition, and be
         open in another process. `state_fn` is code and is not recorded: without it, what follows has no states. Raises
         `RunNotFoundError`, `RunConflictError` for a run that is no session, and what `fork` raises.
         """
+        if fork_at_step is not None:
+            request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
+            source_id = checked_run_id(checked_run(session_id))
+            forking = cls._resume_fork(source_id, name, request, state_fn, state_interval)
+            return SessionOpening(forking, "Session.resume")
+        options = {"name": name, "intervention": intervention, "tool_policies": tool_policies, "reason": reason}
+        given = [option for option, value in options.items() if value is not None]
+        if given or parse_mode(boundary) is not BoundaryMode.EXACT:
+            raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
+        session = cls(checked_run(session_id), state_fn=state_fn, state_interval=state_interval)
+        session._reopens = True
+        return SessionOpening(session._found(), "Session.resume")
+
+    async def _found(self) -> Self:
         scheduler = await current_app().scheduler()
-        if fork_at_step is None:
-            options = {"name": name, "intervention": intervention, "tool_policies": tool_policies, "reason": reason}
-            given = [option for option, value in options.items() if value is not None]
-            if given or parse_mode(boundary) is not BoundaryMode.EXACT:
-                raise UsageError(f"Session.resume() takes {', '.join(given) or 'boundary'} only with fork_at_step=")
-            session = cls(session_id, state_fn=state_fn, state_interval=state_interval)
-            await session_record(scheduler.archive, session.run_id)
-            session._reopens = True
-            return session
-        request = _request(fork_at_step, boundary, intervention, tool_policies, reason)
-        return await cls._fork(scheduler, checked_run_id(session_id), name, request, state_fn, state_interval)
+        await session_record(scheduler.archive, self.run_id)
+        return self
+
+    @classmethod
+    async def _resume_fork(
+        cls,
+        source_id: str,
+        name: str | None,
+        request: SessionForkRequest,
+        state_fn: Callable[[], Any] | None,
+        state_interval: int,
+    ) -> Self:
+        scheduler = await current_app().scheduler()
+        return await cls._fork(scheduler, source_id, name, request, state_fn, state_interval)
 
     @classmethod
     def join(cls, carrier: dict[str, Any], *, state_fn: Callable[[], Any] | None = None) -> Self:
@@ -205,7 +228,7 @@ class Session:
         if self._is_open or self._is_left:
             raise UsageError(
                 f"session {self.run_id!r} was entered before with this object; get another one with "
-                f"await satay.Session.resume({self.run_id!r})"
+                f"satay.Session.resume({self.run_id!r})"
             )
         scheduler = await current_app().scheduler()
         if self._epoch is None:
@@ -259,11 +282,11 @@ class Session:
         text = await journal.host.archive.receipt_text(self.run_id)
         if text is not None and self._receipt is None:
             self._receipt = ForkReceipt.from_json(text)
-        snapshot = transcript.latest_snapshot
+        snapshot = transcript.snapshots.latest
         handed = None if self._receipt is None else _handed_state(transcript, self._receipt)
         if snapshot is not None and (handed is not None or not transcript.is_inherited(snapshot.seq)):
             self._latest = StateText(snapshot, await journal.state_text(snapshot))
-        if self._latest is not None and handed is self._latest.snapshot:
+        if self._latest is not None and handed == self._latest.snapshot:
             self._inherited_text = self._latest.text
         elif handed is not None:
             self._inherited_text = await journal.state_text(handed)
@@ -297,13 +320,14 @@ class Session:
             if isinstance(error, SessionLostError):
                 return
             raise journal.lost()
-        if error is None and self._pause_reason is None:
-            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
-        elif error is None or isinstance(error, ApprovalPendingError) or not isinstance(error, Exception):
-            reason = type(error).__name__ if self._pause_reason is None else self._pause_reason
+        interruption = None if error is None else _interruption(error)
+        reason = interruption if self._pause_reason is None else self._pause_reason
+        if error is not None and interruption is None:
+            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
+        elif reason is not None:
             draft, status = Draft(EntryType.SESSION_PAUSED, f'"reason":{json_quote(reason)}'), RunStatus.WAITING
         else:
-            draft, status = Draft(EntryType.SESSION_CRASHED, "", encode_failure(error)), RunStatus.FAILED
+            draft, status = Draft(EntryType.SESSION_COMPLETED, "", self._result_text), RunStatus.COMPLETED
         wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
         await journal.write(lambda: [draft], status=status, wake_at=wake_at)
         if wake_at is not None:
@@ -328,7 +352,7 @@ class Session:
         if not self._is_open:
             raise UsageError(
                 f"session {self.run_id!r} was left; go on with it in the block of "
-                f"'async with await satay.Session.resume({self.run_id!r})'"
+                f"'async with satay.Session.resume({self.run_id!r})'"
             )
         if journal.is_lost:
             raise journal.lost()
@@ -399,13 +423,14 @@ class Session:
             if state_fn is not None and number % self._state_interval == 0:
                 text = self._state_text(state_fn, where)
                 latest = self._note_written(transcript)
-                kept = store_state(number, text, transcript.latest_snapshot, latest, transcript.contents)
+                kept = store_state(number, text, transcript.snapshots, latest)
                 self._written = kept.sha256, text
                 drafts.append(Draft(EntryType.STATE_RECORDED, kept.facts, kept.text))
             return drafts
 
         left_behind = [] if self._ledger is None else self._ledger.calls_left_behind()
         first, *_ = await journal.write(decide)
+        self._note_written(transcript)  # Before others, who take part, record another state.
         number = transcript.last_step
         if left_behind:
             log().warning(
@@ -416,11 +441,12 @@ class Session:
                 hint="they were made before this step was begun anew, were not asked for again, and are behind it now; "
                 "a loop that begins at its top has to skip the steps up to session.last_step",
             )
-        return Step(number, name, input, output, to_datetime(first.at), first.seq, False)
+        given, made = _sides(content, where) if _is_shared(input) or _is_shared(output) else (input, output)
+        return Step(number, name, given, made, to_datetime(first.at), first.seq, False)
 
     def _note_stateless(self, transcript: Transcript) -> None:
         """Log, once, that states end here: a `state_fn` that was forgotten is noticed when the next fork is refused."""
-        if transcript.latest_snapshot is not None and self._part is None and not self._is_noted_stateless:
+        if transcript.snapshots.latest is not None and self._part is None and not self._is_noted_stateless:
             self._is_noted_stateless = True
             log().warning(
                 "session.stateless",
@@ -430,7 +456,7 @@ class Session:
 
     def _note_written(self, transcript: Transcript) -> StateText | None:
         """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
-        snapshot = transcript.latest_snapshot
+        snapshot = transcript.snapshots.latest
         if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
             self._latest, self._written = StateText(snapshot, self._written[1]), None
         return self._latest
@@ -468,13 +494,12 @@ class Session:
     async def state_at(self, step: int) -> Any:
         """The state that was recorded with a step.
 
-        Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `ForkValidationError` for a
+        Raises `NoRestorableStateError` where none was, naming the nearest steps with one; `InvalidValueError` for a
         step that there is not; `UsageError` before the session is entered.
         """
         journal = await self._read_on()
-        number = checked_count(step, "step of state_at()", 0, MAX_STEP)
-        snapshot = find_boundary(journal.transcript, number, BoundaryMode.EXACT).snapshot
-        assert snapshot is not None, "an exact boundary has a state"
+        number = checked_count(step, "step of state_at()", 1, MAX_STEP)
+        snapshot = find_state(journal.transcript, number)
         return _decoded(await journal.state_text(snapshot), self.run_id)
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -694,7 +719,8 @@ class Session:
         `key` names the request in the session: the same key asks for the same, and gets the same answer. `payload` is
         what is to be approved. Somebody decides with `satay.decide_approval`, from anywhere and at any time, also while
         no process has the session. With `wait=False` a request without an answer raises `ApprovalPendingError`, which
-        leaves the session paused where its block ends with it: open it again later, and ask again.
+        leaves the session paused where its block ends with it: open it again later, and ask again. A tool that ends
+        with it has not failed, and is called again from its top.
 
         Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a
         process is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
@@ -711,7 +737,7 @@ class Session:
 
     # --- forks --------------------------------------------------------------------------------------------------------
 
-    async def fork(
+    def fork(
         self,
         *,
         at_step: int | None = None,
@@ -722,8 +748,10 @@ class Session:
         reason: str | None = None,
         state_fn: Callable[[], Any] | None = None,
         state_interval: int | None = None,
-    ) -> "Session":
+    ) -> SessionOpening[Self]:
         """Copy the session up to a step into a new one, which goes on after that step once it is entered.
+
+        Enter it at once, `async with session.fork(...) as fork`, or await it, and enter what that gives.
 
         This session is not touched. `at_step` is the last step that is kept; without it, the last one recorded. `name`
         is the fork's id: asking for the same fork under the same id again returns it. `boundary` says what happens
@@ -735,14 +763,19 @@ class Session:
         Raises `NoRestorableStateError`, `ForkValidationError` for a step that there is not, `RunConflictError` for an
         id that is taken, `InvalidValueError`; then nothing is written.
         """
-        scheduler = self._scheduler
-        if scheduler is None or self._is_left:  # The app that it was open in may be closed.
-            scheduler = await current_app().scheduler()
         request = _request(at_step, boundary, intervention, tool_policies, reason)
         interval = self._state_interval if state_interval is None else state_interval
         chosen = self._state_fn if state_fn is None else state_fn
+        return SessionOpening(self._forked(name, request, chosen, interval), "Session.fork")
+
+    async def _forked(
+        self, name: str | None, request: SessionForkRequest, state_fn: Callable[[], Any] | None, state_interval: int
+    ) -> Self:
+        scheduler = self._scheduler
+        if scheduler is None or self._is_left:  # The app that it was open in may be closed.
+            scheduler = await current_app().scheduler()
         live = self._journal if self._is_open else None
-        return await self._fork(scheduler, self.run_id, name, request, chosen, interval, live, self._code)
+        return await self._fork(scheduler, self.run_id, name, request, state_fn, state_interval, live, self._code)
 
     @classmethod
     async def _fork(
@@ -771,18 +804,29 @@ class Session:
     def pause(self, reason: str = "paused") -> None:
         """Have the end of the block leave the session paused, to be gone on with, instead of completing it.
 
-        Raises `UsageError` for a session that is not open.
+        Raises `UsageError` for a session that is not open, and where one takes part in it by `join`.
         """
-        self._open_journal()
+        self._check_ends_it("pause")
         if not isinstance(reason, str):
             raise InvalidValueError(f"the reason for a pause is {shown(reason)}; it must be a text")
         self._pause_reason = reason
 
     def complete(self, result: Any = None) -> None:
-        """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded."""
-        self._open_journal()
+        """Have the end of the block record a result. Raises `EncodeError` for one that cannot be recorded.
+
+        Raises `UsageError` as `pause` does.
+        """
+        self._check_ends_it("complete")
         self._result_text = _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
         self._pause_reason = None
+
+    def _check_ends_it(self, method: str) -> None:
+        self._open_journal()
+        if self._epoch is not None:
+            raise UsageError(
+                f"{method}() says how a session ends, and who takes part in {self.run_id!r} by Session.join() ends "
+                "nothing; call it where the session was opened"
+            )
 
     def carrier(self) -> dict[str, Any]:
         """What another process or a queue needs to take part in this session: plain data, for `Session.join`.
@@ -825,6 +869,12 @@ def session(
     raises what entering a `Session` raises.
     """
 
+    if inspect.iscoroutinefunction(session_id):
+        raise UsageError(
+            f"@satay.session was put on {shown(session_id)} without an id; give the id of the session, or a function "
+            "that makes it of the arguments, as in @satay.session('nightly')"
+        )
+
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(fn):
             raise UsageError(f"@satay.session was put on {shown(fn)}, which is no async function")
@@ -859,6 +909,13 @@ def _request(
     return SessionForkRequest(at_step, parse_mode(boundary), intervention, tool_policies, reason)
 
 
+def _interruption(error: BaseException) -> str | None:
+    """What interrupted a block that ends with an error; None where it crashed."""
+    if is_made_of(error, ApprovalPendingError):
+        return ApprovalPendingError.__name__
+    return None if isinstance(error, Exception) else type(error).__name__
+
+
 def _code_version(state_fn: Callable[[], Any] | None) -> str:
     """What `SATAY_CODE_VERSION` says, else a digest of the source file that defines the state function."""
     return os.environ.get("SATAY_CODE_VERSION") or source_version(state_fn)
@@ -872,6 +929,17 @@ def _content(given: Any, made: Any, where: str) -> str:
         _OPAQUE.encode(given, f"the input of {where}")
         _OPAQUE.encode(made, f"the output of {where}")
         raise
+
+
+def _sides(content: str, where: str) -> tuple[Any, Any]:
+    """What a step was given and has made, read back."""
+    read: dict[str, Any] = _OPAQUE.decode(content, where)
+    return read["input"], read["output"]
+
+
+def _is_shared(value: object) -> bool:
+    """Whether a value may change later in the hands of who gave it."""
+    return type(value) not in _UNCHANGING
 
 
 def _check_tool(tool: object) -> None:
@@ -946,13 +1014,11 @@ def _decoded(text: str, run_id: str) -> Any:
 
 
 def _step(transcript: Transcript, mark: StepMark, text: str) -> Step:
-    content = to_plain(text)
-    where = f"step {mark.number} of session {transcript.run_id!r}"
-    given, made = (_OPAQUE.decode(dump_plain(content[side]), where) for side in ("input", "output"))
+    given, made = _sides(text, f"step {mark.number} of session {transcript.run_id!r}")
     is_inherited = transcript.is_inherited(mark.seq)
     return Step(mark.number, mark.name, given, made, to_datetime(mark.at), mark.seq, is_inherited)
 
 
 def _handed_state(transcript: Transcript, receipt: ForkReceipt) -> Snapshot | None:
     step = None if receipt.boundary is None else receipt.boundary.state_step
-    return None if step is None else next(one for one in transcript.snapshots if one.step == step)
+    return None if step is None else transcript.snapshots.latest_through(step)

@@ -6,13 +6,15 @@ differences in a row a state is stored whole again.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from satay.deltas import apply_delta, dump_delta, make_delta
 from satay.errors import DecodeError, JournalCorruptError
-from satay.model import Entry
+from satay.model import VALUE_FIELD, Entry, EntryType
+from satay.replay import of_run
 from satay.texts import to_plain
 
 MIN_DELTA_CHARACTERS: Final = 512
@@ -26,7 +28,8 @@ MAX_DELTA_CHAIN: Final = 200
 
 
 _FACTS: Final = re.compile(
-    r'\{"step":(\d+),"version":(\d+),"sha256":"([0-9a-f]{64})","kind":"(full|delta|same)"(?:,"base":(\d+))?[,}]',
+    r'\{"step":(?P<step>\d+),"version":(?P<version>\d+),"sha256":"(?P<sha256>[0-9a-f]{64})",'
+    r'"kind":"(?P<kind>full|delta|same)"(?:,"base":(?P<base>\d+))?[,}]',
     re.ASCII,
 )
 
@@ -40,6 +43,9 @@ class SnapshotKind(StrEnum):
 
 
 _KINDS: Final = {kind.value: kind for kind in SnapshotKind}
+_FULL: Final = SnapshotKind.FULL.value
+_SAME: Final = SnapshotKind.SAME.value
+_VALUE_MARK: Final = f',"{VALUE_FIELD[EntryType.STATE_RECORDED]}":'
 
 
 class Snapshot(NamedTuple):
@@ -47,7 +53,7 @@ class Snapshot(NamedTuple):
 
     `seq` is its entry, `step` the step after which it held. `version` counts how often the state has changed, `sha256`
     is that of its whole text, in hexadecimal. `base` is the entry that a difference is a difference to, or that holds
-    the same state; `chain` how many differences lead from a whole state to it.
+    the same state.
     """
 
     seq: int
@@ -56,7 +62,6 @@ class Snapshot(NamedTuple):
     sha256: str
     kind: SnapshotKind
     base: int | None
-    chain: int
 
     @property
     def holder(self) -> int:
@@ -76,22 +81,119 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_snapshot(entry: Entry, before: Mapping[int, Snapshot]) -> Snapshot:
-    """The snapshot that an entry stores. `before` are those before it, by their entry."""
-    match = _FACTS.match(entry.payload)
+def read_snapshot(seq: int, payload: str) -> Snapshot:
+    """The snapshot that an entry stores. Raises `JournalCorruptError` where it does not say how, or on what it builds.
+
+    The payload may end before the state.
+    """
+    step, version, sha256, kind, base = _match(seq, payload).groups()
+    if kind == _FULL:
+        return Snapshot(seq, int(step), int(version), sha256, SnapshotKind.FULL, None)
+    if base is None or int(base) >= seq:
+        raise _damaged(seq, f"builds on a state at entry {base}, which is not before it")
+    return Snapshot(seq, int(step), int(version), sha256, _KINDS[kind], int(base))
+
+
+def _match(seq: int, payload: str) -> re.Match[str]:
+    match = _FACTS.match(payload)
     if match is None:
-        raise JournalCorruptError(f"entry {entry.seq} ({entry.type}) does not say how it stores a state", seq=entry.seq)
-    step, version, sha256, named, based = match.groups()
-    kind, base, chain = _KINDS[named], None if based is None else int(based), 0
-    if kind is not SnapshotKind.FULL:
-        beneath = None if base is None else before.get(base)
-        if beneath is None:
-            raise JournalCorruptError(
-                f"entry {entry.seq} ({entry.type}) builds on a state at entry {base!r}, which is not there",
-                seq=entry.seq,
-            )
-        chain = beneath.chain + (1 if kind is SnapshotKind.DELTA else 0)
-    return Snapshot(entry.seq, int(step), int(version), sha256, kind, base, chain)
+        raise _damaged(seq, "does not say how it stores a state")
+    return match
+
+
+def _damaged(seq: int, what: str) -> JournalCorruptError:
+    return JournalCorruptError(f"entry {seq} ({EntryType.STATE_RECORDED}) {what}", seq=seq)
+
+
+class Snapshots:
+    """The states that a journal holds, in order. What an entry says of one is read when it is asked for.
+
+    Whatever asks raises `JournalCorruptError` as `read_snapshot` does.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._heads: dict[int, str] = {}
+        self._by_content: dict[str, int] = {}
+        self._unsorted: list[int] = []
+        self._depths: dict[int, int] = {}
+        self._latest: Snapshot | None = None
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return map(self.at, self._heads)
+
+    def __contains__(self, seq: int) -> bool:
+        """Whether an entry stores a state."""
+        return seq in self._heads
+
+    def read(self, entry: Entry) -> None:
+        """Take in an entry that stores a state. Of its text nothing is kept."""
+        seq, payload = entry.seq, entry.payload
+        end = payload.find(_VALUE_MARK)
+        self._heads[seq] = payload if end < 0 else payload[: end + 1]
+        self._unsorted.append(seq)
+        self._latest = None
+
+    def at(self, seq: int) -> Snapshot:
+        """The one that an entry stores."""
+        head = self._heads.get(seq)
+        try:
+            if head is None:
+                raise JournalCorruptError(f"entry {seq}, on which a state builds, holds none", seq=seq)
+            return read_snapshot(seq, head)
+        except JournalCorruptError as error:
+            raise of_run(error, self._run_id) from None
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The last one."""
+        if self._latest is None and self._heads:
+            self._latest = self.at(next(reversed(self._heads)))
+        return self._latest
+
+    def latest_through(self, step: int) -> Snapshot | None:
+        """The last one of a step that is not after `step`."""
+        seqs = list(self._heads)
+        found = bisect_right(seqs, step, key=lambda seq: self.at(seq).step)
+        return self.at(seqs[found - 1]) if found else None
+
+    def holding(self, sha256: str) -> Snapshot | None:
+        """The one that holds a state of its own with this fingerprint."""
+        try:
+            for seq in self._unsorted:
+                match = _match(seq, self._heads[seq])
+                if match["kind"] != _SAME:
+                    self._by_content.setdefault(match["sha256"], seq)
+        except JournalCorruptError as error:
+            raise of_run(error, self._run_id) from None
+        self._unsorted.clear()
+        holder = self._by_content.get(sha256)
+        return None if holder is None else self.at(holder)
+
+    def chain(self, snapshot: Snapshot) -> list[Snapshot]:
+        """Those whose texts put a state together: a whole one, and the differences that lead from it to the state."""
+        chain = [snapshot]
+        while chain[-1].base is not None:
+            chain.append(self.at(chain[-1].base))
+        return [one for one in reversed(chain) if one.kind is not SnapshotKind.SAME]
+
+    def depth(self, seq: int) -> int:
+        """How many differences lead from a whole state to the one at an entry."""
+        unknown: list[Snapshot] = []
+        while seq not in self._depths:
+            unknown.append(self.at(seq))
+            base = unknown[-1].base
+            if base is None:
+                break
+            seq = base
+        depth = self._depths.get(seq, 0)
+        for snapshot in reversed(unknown):
+            depth += snapshot.kind is SnapshotKind.DELTA
+            self._depths[snapshot.seq] = depth
+        return depth
 
 
 class StoredState(NamedTuple):
@@ -105,21 +207,16 @@ class StoredState(NamedTuple):
     text: str | None
 
 
-def store_state(
-    step: int, text: str, before: Snapshot | None, base: StateText | None, known: Mapping[str, Snapshot]
-) -> StoredState:
-    """How a state is stored best.
-
-    `before` is the last state of the journal, `base` one whose text is at hand, for a difference to it; `known` are the
-    snapshots that hold a state of their own, by its fingerprint.
-    """
+def store_state(step: int, text: str, before: Snapshots, base: StateText | None) -> StoredState:
+    """How a state is stored best, after those `before` it. `base` is one whose text is at hand, for a difference."""
     sha256 = sha256_of(text)
-    version = 1 if before is None else before.version + (before.sha256 != sha256)
+    last = before.latest
+    version = 1 if last is None else last.version + (last.sha256 != sha256)
     head = f'"step":{step},"version":{version},"sha256":"{sha256}"'
-    same = known.get(sha256)
+    same = before.holding(sha256)
     if same is not None:
         return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
-    if base is not None and base.snapshot.chain < MAX_DELTA_CHAIN and len(text) >= MIN_DELTA_CHARACTERS:
+    if base is not None and len(text) >= MIN_DELTA_CHARACTERS and before.depth(base.snapshot.seq) < MAX_DELTA_CHAIN:
         delta = dump_delta(make_delta(base.text, text))
         if len(delta) * DELTA_SHARE <= len(text):
             return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta)

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from satay.approval_records import EXPIRED, Request, decision_id, read_requests
 from satay.clock import MICROSECONDS, to_datetime
+from satay.decisions import decided_attempts, undecided_in_run
 from satay.errors import TaskBlockedError
 from satay.failures import read_failure
-from satay.journal import CANCEL_REQUESTED, DECISION, TERMINATION_REQUESTED, Owner
+from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Owner
 from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.replay import inherited_children, open_calls, outcome_call, read_head, recorded_call, value_text
 
@@ -154,21 +155,27 @@ def _failed(situation: Situation) -> StateReport:
 
 
 def _undecided(situation: Situation) -> StateReport:
-    run_id = situation.record.run_id
-    if any(message.type == DECISION for message in situation.messages):
+    run_id, outstanding = situation.record.run_id, open_calls(situation.entries)
+    undecided, decided = undecided_in_run(run_id, situation.entries), decided_attempts(situation.messages)
+    waiting = [call.seq for call in undecided.values() if (call.seq, call.attempt) not in decided]
+    if not waiting:
         return _decided(situation)
-    outstanding = open_calls(situation.entries)
-    asked = [read_head(entry)["call"] for entry in situation.entries if entry.type == EntryType.DECISION_REQUESTED]
-    calls = ", ".join(str(recorded_call(outstanding[seq])) for seq in asked if seq in outstanding)
+    calls = ", ".join(str(recorded_call(outstanding[seq])) for seq in waiting if seq in outstanding)
     return StateReport(
         RunState.NEEDS_DECISION,
         f"its process died during {calls or 'an external call'}, and nobody knows whether that took effect",
         "find out whether it did; then have it made again, fail it, or give its result",
-        (
-            f"satay decide {run_id} rerun",
-            f"satay decide {run_id} fail",
-            f"satay decide {run_id} --value JSON",
-        ),
+        decide_commands(run_id, waiting[0] if len(undecided) > 1 else None),
+    )
+
+
+def decide_commands(run_id: str, seq: int | None) -> tuple[str, str, str]:
+    """The commands that decide about a call. `seq` is its entry, where it has to be named."""
+    which = "" if seq is None else f" --seq {seq}"
+    return (
+        f"satay decide {run_id} rerun{which}",
+        f"satay decide {run_id} fail{which}",
+        f"satay decide {run_id} --value JSON{which}",
     )
 
 

@@ -7,7 +7,7 @@ import json
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, Final
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from satay.errors import DecodeError, PayloadTooLargeError
 
@@ -24,8 +24,17 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=
 _ASCII_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
+LONG_TEXT: Final = 1_000
+"""From so many characters on, pydantic's writer quotes a text faster than the one of `json`, with the same result."""
+
+
 def json_quote(text: str) -> str:
     """`text` as a JSON string. What UTF-8 cannot hold, a lone surrogate, is escaped; so are all control characters."""
+    if len(text) >= LONG_TEXT:
+        try:
+            return to_json(text).decode()
+        except ValueError:
+            return encode_basestring_ascii(text)
     quoted = encode_basestring(text)
     if quoted.isascii() or is_utf8(quoted):
         return quoted

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import satay
+from satay.journal import Claim, Journal
 from satay.model import MISSING, EntryType
 from satay.testing import AppUnderTest, Faults, open_app
 
@@ -49,6 +50,13 @@ async def drive_twice(
     async with open_app(place, **options) as app:
         result: T = await app.resume("r").result()
         return result
+
+
+async def claim(journal: Journal, run_id: str, owner: str, now: int) -> Claim | None:
+    """Take one run over as it is now. None if that is refused."""
+    record = await journal.record(run_id)
+    claims = [] if record is None else await journal.claim([record], owner, now)
+    return claims[0] if claims else None
 
 
 async def entries_of(app: AppUnderTest, run_id: str) -> list[satay.RunEvent]:

@@ -269,7 +269,7 @@ def test_what_names_no_run_or_no_task_is_refused(thing: Any, tmp_path: Path) -> 
                 lambda: app.handle(thing),
             ]
             for use in uses:
-                with pytest.raises(UsageError, match="names no run; give the id of a run, or the handle"):
+                with pytest.raises(UsageError, match="names no run; give the id of a run, the handle"):
                     await use()
             if thing is not None:
                 with pytest.raises(UsageError, match=r"names no task; give a @satay\.task, or its name"):

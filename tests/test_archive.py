@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from satay.archive import MAX_GAP, Archive, Ending
-from satay.errors import JournalCorruptError, RunNotFoundError
+from satay.errors import JournalCorruptError, RunNotFoundError, UnsupportedEntryError
 from satay.journal import BLOB_THRESHOLD_BYTES, GENESIS, MAX_PAGE, Append, Journal, NewRun
 from satay.model import Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.recorder import Recorder
@@ -178,7 +178,7 @@ class Shelf:
         self.pages = 0
 
     async def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self, run_id: str, *, after: int, limit: int, without: Collection[str], without_values: Collection[str]
     ) -> list[Entry]:
         self.pages += 1
         return self.run[after : after + limit]
@@ -207,5 +207,66 @@ def test_texts_of_entries_are_read_however_far_they_are_apart(tmp_path: Path) ->
         assert [] == await Archive(journal).texts("r", [])
         with pytest.raises(JournalCorruptError, match="lacks entries among 2 to 99999"):
             await Archive(journal).texts("r", [2, 99_999])
+
+    with_journal(tmp_path, test)
+
+
+STEP_SEQS = [3, 4, 6, 40, 41, 300, 302, 304]
+"""Where the steps of the session are that is searched. The entries between them are of other types."""
+
+
+class CountingJournal:
+    """Counts how many entries are read from a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.last = journal.last
+        self.entries = 0
+
+    async def read(self, run_id: str, **options: Any) -> list[Entry]:
+        page = await self._journal.read(run_id, **options)
+        self.entries += len(page)
+        return page
+
+
+def test_a_step_is_found_wherever_it_is_and_few_others_are_read(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        lease = await journal.create(NewRun("s", "satay.session", 0, "o", "v"), [FIRST])
+        recorder = Recorder(lease, ManualClock(), FIRST)
+        for seq in range(2, 400):
+            if seq in STEP_SEQS:
+                recorder.record(EntryType.STEP_RECORDED, f'"step":{STEP_SEQS.index(seq) + 1},"name":"work"', LARGE)
+            else:
+                recorder.record("NotedOfLate" if seq % 50 == 0 else EntryType.CALL_RENEWED, f'"call":{seq}')
+        await journal.append(recorder.turn(None, None))
+        counting = CountingJournal(journal)
+        archive = Archive(cast(Journal, counting))  # It is asked for entries only.
+        found = [await archive.step_entry("s", number) for number in (*range(1, 9), None)]
+
+        assert [*STEP_SEQS, STEP_SEQS[-1]] == [None if entry is None else entry.seq for entry in found]
+        assert counting.entries < len(found) * 12
+        assert [None] * 4 == [
+            await archive.step_entry(*asked) for asked in (("s", 0), ("s", 9), ("s", 2**53), ("t", 1))
+        ]
+
+    with_journal(tmp_path, test)
+
+
+def test_a_session_without_a_step_has_none_to_be_found(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        await journal.create(NewRun("s", "satay.session", 0, "o", "v"), [FIRST])
+
+        assert [None, None] == [await Archive(journal).step_entry("s", number) for number in (1, None)]
+
+    with_journal(tmp_path, test)
+
+
+def test_an_entry_that_is_not_understood_is_not_passed_over_in_a_search(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        unknown = Entry(2, "StepUndone", 0, '{"needs":"9"}', GENESIS)
+        await journal.create(NewRun("s", "satay.session", 0, "o", "v"), [FIRST, unknown])
+
+        with pytest.raises(UnsupportedEntryError, match="satay 9"):
+            await Archive(journal).step_entry("s", None)
 
     with_journal(tmp_path, test)

@@ -131,7 +131,7 @@ async def go_on(place: Path, run_id: str) -> None:
     state = {"turns": "none"}
     async with (
         satay.run_app(data_dir=place),
-        await satay.Session.resume(run_id, state_fn=lambda: state) as session,
+        satay.Session.resume(run_id, state_fn=lambda: state) as session,
     ):
         await session.step("other", output="done")
 

@@ -1,6 +1,7 @@
 """Which calls wait for a decision."""
 
 import asyncio
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 
 import satay
 from satay.errors import NeedsDecisionError, UsageError
-from satay.testing import ManualClock, abandon, open_app, pause
+from satay.journal import DECISION
+from satay.model import EntryType
+from satay.testing import Faults, ManualClock, abandon, open_app, pause
+from tests.corpus import NEVER_SECONDS
 
 pytestmark = pytest.mark.anyio
 
@@ -72,3 +76,75 @@ async def test_a_workflow_that_was_decided_about_waits_for_no_decision(tmp_path:
         assert "paid" == await app.resume("r").result()
         with pytest.raises(UsageError, match="waits for no decision"):
             await app.decide("r", "rerun")
+
+
+async def leave_undecided(place: Path, *decisions: Any) -> None:
+    """A run that waits for a decision. Others have decided about it, and its process died before it heard of that."""
+    begun["ada"] = asyncio.Event()
+    async with open_app(place, clock=ManualClock()) as app:
+        app.start(order, run_id="r")
+        await begun["ada"].wait()
+        await abandon(app)
+    async with open_app(place, poll_seconds=NEVER_SECONDS) as app, open_app(place, seed=1) as other:
+        with pytest.raises(NeedsDecisionError):
+            await app.resume("r").result()
+        for decision in decisions:
+            await other.decide("r", decision)
+        await abandon(app)
+
+
+async def test_a_decision_that_was_made_twice_is_not_one_about_the_next_attempt(tmp_path: Path) -> None:
+    await leave_undecided(tmp_path, "rerun", "rerun")
+    faults = Faults().crash_after(type=EntryType.DECISION_MADE)
+    async with open_app(tmp_path, faults=faults) as app:
+        app.resume("r")
+        await faults.crashed
+    begun["ada"] = asyncio.Event()
+    async with open_app(tmp_path, clock=ManualClock()) as app:
+        with pytest.raises(NeedsDecisionError):
+            await app.resume("r").result()
+
+    assert not begun["ada"].is_set()
+
+
+async def test_a_decision_about_an_attempt_is_none_about_the_next_one(tmp_path: Path) -> None:
+    """As one that was on its way while somebody else's was taken."""
+    await leave_undecided(tmp_path, "rerun")
+    async with open_app(tmp_path, clock=ManualClock()) as app:
+        begun["ada"] = asyncio.Event()
+        app.resume("r")
+        await begun["ada"].wait()
+        await abandon(app)
+    async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app:
+        late = json.dumps({"call": 2, "attempt": 1, "decision": "rerun"})
+        await (await app.scheduler()).journal.post("r", DECISION, None, None, late, 0)
+        begun["ada"] = asyncio.Event()
+        with pytest.raises(NeedsDecisionError):
+            await app.resume("r").result()
+
+        assert not begun["ada"].is_set()
+
+
+@pytest.mark.parametrize("run_id", ["r", "s"])
+async def test_the_first_decision_holds_and_another_one_is_refused(run_id: str, tmp_path: Path) -> None:
+    async def decide(app: satay.App) -> None:
+        for _ in range(2):
+            await app.decide(run_id, value="paid")
+        for decision in ("rerun", "fail"):
+            with pytest.raises(UsageError, match="before: the decision is 'value', and the first one holds"):
+                await app.decide(run_id, decision)
+        with pytest.raises(UsageError, match="the first one holds"):
+            await app.decide(run_id, value="not paid")
+
+    await (leave_undecided(tmp_path) if run_id == "r" else lose(tmp_path, "ada"))
+    async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app, open_app(tmp_path, seed=1) as other:
+        if run_id == "r":
+            with pytest.raises(NeedsDecisionError):
+                await app.resume("r").result()
+        await decide(other)
+    async with open_app(tmp_path) as app:
+        if run_id == "r":
+            assert "paid" == await app.resume("r").result()
+        else:
+            async with satay.Session("s"):
+                assert "paid" == await pay("ada")

@@ -25,6 +25,7 @@ from satay.errors import (
 from satay.failures import (
     Failure,
     encode_failure,
+    is_made_of,
     parse_failure,
     rebuild,
     rebuild_or_wrap,
@@ -449,3 +450,18 @@ class UnnotableError(Exception):
 
 def test_an_error_that_takes_no_notes_is_raised_all_the_same() -> None:
     assert isinstance(rebuilt_workflow_failure(encode_failure(UnnotableError("x")), "r1"), UnnotableError)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError("a"), True),
+        (ValueError("a"), False),
+        (ExceptionGroup("of one kind", [KeyError("a"), IndexError("b")]), True),
+        (ExceptionGroup("nested", [KeyError("a"), ExceptionGroup("inner", [KeyError("b")])]), True),
+        (ExceptionGroup("mixed", [KeyError("a"), ExceptionGroup("inner", [ValueError("b")])]), False),
+        (BaseExceptionGroup("with an interruption", [KeyError("a"), KeyboardInterrupt()]), False),
+    ],
+)
+def test_a_group_is_made_of_kinds_if_all_its_members_are(error: BaseException, expected: bool) -> None:
+    assert expected is is_made_of(error, (KeyError, IndexError))

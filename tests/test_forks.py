@@ -39,6 +39,7 @@ from satay.replay import facts
 from satay.requests import ForkOptions
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
+from tests.driving import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -2286,15 +2287,15 @@ async def add_entry(place: Path, run_id: str, type: str) -> None:
     try:
         record = await journal.record(run_id)
         last = await journal.last(run_id)
-        claim = await journal.claim(run_id, "another version", 1 << 60)
+        claimed = await claim(journal, run_id, "another version", 1 << 60)
         assert record is not None
         assert last is not None
-        assert claim is not None
+        assert claimed is not None
         payload = "{}"
         digest = satay.journal.chain_digest(last.digest, type, last.at, payload)
         entry = Entry(last.seq + 1, type, last.at, payload, digest)
-        await journal.append(Append(claim.lease, [entry], last.at))
-        await journal.release(claim.lease, claim.before)
+        await journal.append(Append(claimed.lease, [entry], last.at))
+        await journal.release(claimed.lease, claimed.before)
     finally:
         await journal.close()
 

@@ -233,7 +233,7 @@ def test_a_session_adds_up_to_its_steps_states_calls_and_forks(tmp_path: Path) -
                 await step(5)
                 await walk(session, box, [1, 2, 3, 2, LARGE, LARGE])
                 await session.fork(at_step=2, name="first")
-                async with await session.fork(at_step=4, name="second"):
+                async with session.fork(at_step=4, name="second"):
                     pass
             return await inspected(app, "s")
 

@@ -28,9 +28,11 @@ from satay.journal import (
     CHILD_ENDED,
     DECISION,
     GENESIS,
+    MANY_CHARACTERS,
     MAX_PAGE,
     Append,
     Blob,
+    FirstPage,
     Journal,
     Lease,
     NewFork,
@@ -53,6 +55,7 @@ from satay.model import (
     RunStatus,
 )
 from satay.stores.sqlite import open_sqlite
+from tests.driving import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -359,7 +362,7 @@ async def test_an_append_that_does_not_follow_is_refused_whole(journal: Journal,
 
 async def test_an_append_with_the_lease_of_an_earlier_epoch_is_refused(journal: Journal) -> None:
     lease = await create(journal)
-    claimed = await journal.claim("r1", "o1", T0)
+    claimed = await claim(journal, "r1", "o1", T0)
     assert claimed is not None
 
     with pytest.raises(JournalConflictError, match="epoch is 2"):
@@ -483,9 +486,9 @@ async def test_a_run_that_was_given_back_can_be_noted_and_then_be_driven(journal
     await journal.release(await create(journal))
 
     await journal.note([Note("r1", entries(2))])
-    claim = await journal.claim("r1", "o2", T0)
-    assert claim is not None
-    await journal.append(Append(claim.lease, entries(3), T0))
+    claimed = await claim(journal, "r1", "o2", T0)
+    assert claimed is not None
+    await journal.append(Append(claimed.lease, entries(3), T0))
 
     assert [1, 2, 3] == await seqs(journal)
 
@@ -565,7 +568,7 @@ async def test_nobody_picks_an_experiment_up(journal: Journal) -> None:
     await create_undriven(journal, "x~experiment", workflow=EXPERIMENT_WORKFLOW)
     before = await record(journal, "x~experiment")
 
-    assert await journal.claim("x~experiment", "o1", T0) is None
+    assert await claim(journal, "x~experiment", "o1", T0) is None
     assert [] == await journal.due(T0 + SECOND, None, 10) == await journal.abandoned(T0 + SECOND, 10)
     assert await journal.next_wake(None) is None
     for type in ("approval", CANCEL_REQUESTED):
@@ -824,7 +827,7 @@ async def test_a_successor_gets_the_messages_that_were_not_taken(journal: Journa
 
     append = Append(lease, entries(3), T0, RunStatus.COMPLETED, taken=[taken.id], successor=successor)
     await journal.append(append)
-    claimed = await journal.claim("r2", "o1", T0)
+    claimed = await claim(journal, "r2", "o1", T0)
     assert claimed is not None
     await journal.append(Append(claimed.lease, entries(2), T0, opened=[Wait(2, "approval", None)]))
 
@@ -1027,10 +1030,10 @@ async def test_a_claim_changes_hands_and_tells_how_the_run_was(journal: Journal)
     await journal.append(Append(lease, entries(), T0, RunStatus.WAITING, wake_at=T0 + SECOND))
     before = await record(journal)
 
-    claim = await journal.claim("r1", "o2", T0 + 5)
+    claimed = await claim(journal, "r1", "o2", T0 + 5)
 
-    assert claim is not None
-    assert (Lease("r1", lease.key, 2), before) == claim
+    assert claimed is not None
+    assert (Lease("r1", lease.key, 2), before) == claimed
     after = await record(journal)
     assert ("o2", 2, RunStatus.RUNNING, None) == (after.owner, after.epoch, after.status, after.wake_at)
 
@@ -1039,7 +1042,7 @@ async def test_a_run_whose_owner_lives_is_held(journal: Journal) -> None:
     await create(journal)
     await beat(journal, "o1", T0 + SECOND)
 
-    assert await journal.claim("r1", "o2", T0 + SECOND) is None
+    assert await claim(journal, "r1", "o2", T0 + SECOND) is None
     assert ("o1", 1) == ((await record(journal)).owner, (await record(journal)).epoch)
 
 
@@ -1047,23 +1050,23 @@ async def test_a_run_whose_owner_expired_can_be_claimed(journal: Journal) -> Non
     await create(journal)
     await beat(journal, "o1", T0 + SECOND)
 
-    assert await journal.claim("r1", "o2", T0 + SECOND + 1) is not None
+    assert await claim(journal, "r1", "o2", T0 + SECOND + 1) is not None
 
 
 async def test_a_run_whose_owner_has_no_row_can_be_claimed(journal: Journal) -> None:
     await create(journal)
 
-    assert await journal.claim("r1", "o2", T0) is not None
+    assert await claim(journal, "r1", "o2", T0) is not None
 
 
 async def test_an_owner_can_claim_its_own_run_again(journal: Journal) -> None:
     await create(journal)
     await beat(journal, "o1", T0 + SECOND)
 
-    claim = await journal.claim("r1", "o1", T0)
+    claimed = await claim(journal, "r1", "o1", T0)
 
-    assert claim is not None
-    assert 2 == claim.lease.epoch
+    assert claimed is not None
+    assert 2 == claimed.lease.epoch
 
 
 @pytest.mark.parametrize("status", [RunStatus.WAITING, RunStatus.NEEDS_DECISION])
@@ -1072,7 +1075,7 @@ async def test_a_run_that_waits_can_be_claimed_while_its_owner_lives(journal: Jo
     await beat(journal, "o1", T0 + SECOND)
     await journal.append(Append(lease, entries(), T0, status))
 
-    assert await journal.claim("r1", "o2", T0) is not None
+    assert await claim(journal, "r1", "o2", T0) is not None
 
 
 async def test_a_run_that_was_given_back_can_be_claimed(journal: Journal) -> None:
@@ -1082,7 +1085,7 @@ async def test_a_run_that_was_given_back_can_be_claimed(journal: Journal) -> Non
     await journal.release(lease)
 
     assert (await record(journal)).owner is None
-    assert await journal.claim("r1", "o2", T0) is not None
+    assert await claim(journal, "r1", "o2", T0) is not None
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL_STATUSES))
@@ -1090,9 +1093,59 @@ async def test_a_run_that_ended_or_is_unknown_cannot_be_claimed(journal: Journal
     await end(journal, await create(journal), status=status)
     before = await record(journal)
 
-    assert await journal.claim("r1", "o1", T0) is None
-    assert await journal.claim("nowhere", "o1", T0) is None
+    unknown = before._replace(run_id="nowhere", key=4711)
+    assert [] == await journal.claim([before, unknown], "o1", T0)
     assert before == await record(journal)
+
+
+async def test_of_many_runs_those_are_claimed_that_can_be(journal: Journal) -> None:
+    names = ["free", "held", "ended", *(f"r{n}" for n in range(70)), "waits", "taken"]
+    leases = {name: await create(journal, name, owner="alive") for name in names}
+    await beat(journal, "alive", T0 + SECOND)
+    await end(journal, leases["ended"])
+    await journal.append(Append(leases["waits"], entries(), T0, RunStatus.WAITING, wake_at=T0 + 1))
+    for name in names:
+        if name not in ("held", "ended", "waits"):
+            await journal.release(leases[name])
+    seen = [await record(journal, name) for name in names]
+    taken = await claim(journal, "taken", "o3", T0)
+    assert taken is not None
+    await journal.release(taken.lease, taken.before)
+
+    claims = await journal.claim(seen, "o2", T0)
+
+    free = [run for run in seen if run.run_id not in ("held", "ended", "taken")]
+    assert {run.run_id: (Lease(run.run_id, run.key, 2), run) for run in free} == {
+        claimed.lease.run_id: claimed for claimed in claims
+    }
+    assert len(free) == len(claims)
+    owners = [(await record(journal, name)).owner for name in names]
+    assert [None if name == "taken" else "alive" if name in ("held", "ended") else "o2" for name in names] == owners
+
+
+async def test_claiming_nothing_claims_nothing(journal: Journal) -> None:
+    assert [] == await journal.claim([], "o1", T0)
+
+
+async def test_claims_share_their_transaction_with_other_writes(journal: Journal) -> None:
+    leases = [await create(journal, f"r{n}", owner="o1") for n in range(40)]
+    seen = [await record(journal, f"r{n}") for n in range(40)]
+    extends = [journal.append(Append(lease, entries(), T0, RunStatus.WAITING)) for lease in leases[:10]]
+    claiming = journal.claim(seen[5:30], "o2", T0)
+    creating = journal.create(new_run("new"), [FIRST])
+    refused = [journal.append(Append(lease, entries(), T0)) for lease in leases[20:25]]
+    last = journal.append(Append(leases[39], entries(), T0))
+
+    outcomes = await asyncio.gather(*extends, claiming, creating, *refused, last, return_exceptions=True)
+
+    claims = outcomes[10]
+    assert isinstance(claims, list)
+    assert {f"r{n}" for n in range(5, 30)} == {claimed.lease.run_id for claimed in claims}
+    assert [None] * 10 == outcomes[:10]
+    assert [JournalConflictError] * 5 == [type(outcome) for outcome in outcomes[12:17]]
+    assert outcomes[17] is None
+    assert [1] == await seqs(journal, "new")
+    assert [[1, 2]] * 10 + [[1]] * 29 + [[1, 2]] == [await seqs(journal, f"r{n}") for n in range(40)]
 
 
 async def test_of_many_claims_one_succeeds(database: Database) -> None:
@@ -1102,18 +1155,18 @@ async def test_of_many_claims_one_succeeds(database: Database) -> None:
         await beat(journals[0], name, T0 + SECOND)
     await journals[0].release(lease)
 
-    claims = await asyncio.gather(*(each.claim("r1", name, T0) for each, name in zip(journals, "ab", strict=True)))
+    claims = await asyncio.gather(*(claim(each, "r1", name, T0) for each, name in zip(journals, "ab", strict=True)))
 
-    assert 1 == sum(claim is not None for claim in claims)
+    assert 1 == sum(claimed is not None for claimed in claims)
 
 
 async def test_a_run_is_given_back_as_it_was_before_it_was_claimed(journal: Journal) -> None:
     lease = await create(journal)
     await journal.append(Append(lease, entries(), T0, RunStatus.WAITING, wake_at=T0 + SECOND))
-    claim = await journal.claim("r1", "o2", T0)
-    assert claim is not None
+    claimed = await claim(journal, "r1", "o2", T0)
+    assert claimed is not None
 
-    await journal.release(claim.lease, claim.before)
+    await journal.release(claimed.lease, claimed.before)
 
     after = await record(journal)
     assert (None, RunStatus.WAITING, T0 + SECOND, 2) == (after.owner, after.status, after.wake_at, after.epoch)
@@ -1132,7 +1185,7 @@ async def test_a_run_that_ended_is_not_given_back(journal: Journal) -> None:
 async def test_giving_back_a_run_that_was_taken_over_changes_nothing(journal: Journal) -> None:
     lease = await create(journal)
     before = await record(journal)
-    await journal.claim("r1", "o2", T0)
+    await claim(journal, "r1", "o2", T0)
 
     await journal.release(lease)
     await journal.release(lease, before._replace(status=RunStatus.WAITING))
@@ -1210,6 +1263,21 @@ async def test_entries_are_read_without_the_values_that_are_not_wanted(
 
     assert [FIRST, entry._replace(payload=head)] == await journal.read("r1", without_values=unwanted)
     assert [entry] == await journal.read("r1", after=1, limit=1)
+
+
+async def test_entries_of_types_that_are_not_wanted_are_left_out(journal: Journal) -> None:
+    types = [EntryType.STEP_RECORDED, EntryType.STATE_RECORDED, EntryType.TASK_SCHEDULED, "Unknown"]
+    history = [FIRST]
+    for seq in range(2, 14):
+        type = str(types[seq % 4])
+        history.append(Entry(seq, type, T0, "{}", chain_digest(history[-1].digest, type, T0, "{}")))
+    await journal.create(new_run(), history)
+    unwanted = frozenset({EntryType.STEP_RECORDED, EntryType.STATE_RECORDED})
+    wanted = [entry for entry in history if entry.type not in unwanted]
+
+    assert wanted == await journal.read("r1", without=unwanted)
+    assert wanted[2:4] == await journal.read("r1", after=wanted[1].seq, limit=2, without=unwanted)
+    assert [] == await journal.read("r1", without={entry.type for entry in history})
 
 
 async def test_the_last_entry_is_read_alone(journal: Journal) -> None:
@@ -1314,6 +1382,30 @@ async def test_runs_that_are_due_come_earliest_first(journal: Journal) -> None:
     assert [] == await journal.due(T0 + 9, "nobody", 10)
 
 
+async def test_due_runs_are_read_page_by_page(journal: Journal) -> None:
+    names = [f"r{n}" for n in range(7)]
+    for n, name in enumerate(names):
+        await wait_until(journal, name, T0 + n // 3)
+
+    for owner in (None, "o1"):
+        found: list[RunRecord] = []
+        while page := await journal.due(T0 + 9, owner, 2, found[-1] if found else None):
+            found += page
+        assert names == ids(found)
+
+
+async def test_abandoned_runs_are_read_page_by_page(journal: Journal) -> None:
+    names = [f"r{n}" for n in range(5)]
+    for name in names:
+        await create(journal, name)
+
+    found: list[RunRecord] = []
+    while page := await journal.abandoned(T0, 2, found[-1] if found else None):
+        found += page
+
+    assert names == ids(found)
+
+
 async def test_the_next_wake_up_is_the_earliest_of_those_that_wait(journal: Journal) -> None:
     assert await journal.next_wake(None) is None
 
@@ -1321,7 +1413,7 @@ async def test_the_next_wake_up_is_the_earliest_of_those_that_wait(journal: Jour
     await wait_until(journal, "sooner", T0 + 2, owner="o2")
     await wait_until(journal, "never", None)
     before = await journal.next_wake(None)
-    await journal.claim("sooner", "o2", T0)
+    await claim(journal, "sooner", "o2", T0)
 
     assert T0 + 2 == before
     assert T0 + 3 == await journal.next_wake(None) == await journal.next_wake("o1")
@@ -1348,6 +1440,72 @@ async def test_running_runs_without_a_living_owner_are_abandoned(journal: Journa
     assert ["released", "orphaned", "expired"] == ids(await journal.abandoned(T0 + 1, 10))
     assert ["released"] == ids(await journal.abandoned(T0 + 1, 1))
     assert ["released", "orphaned"] == ids(await journal.abandoned(T0, 10))
+
+
+async def test_the_first_pages_of_runs_are_what_reading_each_says(journal: Journal) -> None:
+    names = [f"r{n}" for n in range(40)]
+    for n, name in enumerate(names):
+        lease = await create(journal, name)
+        await journal.append(Append(lease, entries(2, n), T0))
+
+    pages = await journal.first_pages([*reversed(names), "nowhere"])
+
+    expected = [FirstPage(name, await journal.read(name), True, False) for name in reversed(names)]
+    assert [*expected, FirstPage("nowhere", [], True, False)] == pages
+    assert [] == await journal.first_pages([])
+
+
+async def test_first_pages_end_where_they_hold_as_many_entries_as_a_read(journal: Journal) -> None:
+    lengths = {"a": 2, "b": MAX_PAGE, "c": 1, "d": MAX_PAGE}
+    for name, length in lengths.items():
+        lease = await create(journal, name)
+        await journal.append(Append(lease, entries(2, length - 1), T0))
+
+    found = [await journal.first_pages(list(names)) for names in ("abc", "bc", "cd", "dc", "ac")]
+
+    told = [[(page.run_id, len(page.entries), page.is_whole) for page in pages] for pages in found]
+    assert [
+        [("a", 2, True), ("b", MAX_PAGE - 2, False)],
+        [("b", MAX_PAGE, False)],
+        [("c", 1, True), ("d", MAX_PAGE - 1, False)],
+        [("d", MAX_PAGE, False)],
+        [("a", 2, True), ("c", 1, True)],
+    ] == told
+
+
+async def test_first_pages_end_after_the_run_with_which_they_are_long(journal: Journal) -> None:
+    payload = f'{{"task":"draft","input":"{"x" * (MANY_CHARACTERS // 4)}"}}'
+    for name in "abcdef":
+        lease = await create(journal, name)
+        long = [entry._replace(payload=payload) for entry in entries(2, 2)]
+        await journal.append(Append(lease, long, T0))
+
+    found = [await journal.first_pages(list(names)) for names in ("abcdef", "cdef", "ef")]
+
+    assert [["a", "b"], ["c", "d"], ["e", "f"]] == [[page.run_id for page in pages] for pages in found]
+    assert all(page.is_whole for pages in found for page in pages)
+
+
+async def test_a_first_page_tells_whether_the_run_can_take_a_message_now(journal: Journal) -> None:
+    for name in ("asked", "waits", "waits for another", "gets what nobody was named for", "took"):
+        key = None if name != "waits for another" else "k"
+        type = "open" if name.startswith("gets") else "approval"
+        await create_waiting(journal, name, Wait(2, type, key))
+    await post(journal, "asked", CANCEL_REQUESTED)
+    await post(journal, "waits")
+    await post(journal, "waits for another")
+    await post(journal, None, "open")
+    posted = await post(journal, "took")
+    assert posted.id is not None
+    took = await record(journal, "took")
+    await journal.append(Append(Lease("took", took.key, 1), entries(3), T0, taken=[posted.id]))
+    names = [run.run_id for run in await journal.runs(RunQuery())]
+
+    pages = await journal.first_pages(names)
+
+    having = {page.run_id for page in pages if page.has_messages}
+    assert {"asked", "waits", "gets what nobody was named for"} == having
+    assert having == {name for name in names if await journal.messages(name)}
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -1644,7 +1802,7 @@ SURROGATE = "\ud800x"
         lambda journal, lease: journal.append(Append(lease, entries(), T0, opened=[Wait(2, "approval", SURROGATE)])),
         lambda journal, lease: journal.append(Append(lease, [FIRST._replace(seq=2, payload=SURROGATE)], T0)),
         lambda journal, lease: journal.append(Append(lease, entries(), T0, blobs=[Blob("00" * 32, SURROGATE)])),
-        lambda journal, _: journal.claim(SURROGATE, "o1", T0),
+        lambda journal, _: claim(journal, "r1", SURROGATE, T0),
         lambda journal, _: journal.note([Note(SURROGATE, entries())]),
         lambda journal, _: journal.note([Note("free", [FIRST._replace(seq=2, payload=SURROGATE)])]),
         lambda journal, _: journal.post("r1", "approval", SURROGATE, None, "1", T0),
@@ -1653,6 +1811,7 @@ SURROGATE = "\ud800x"
         lambda journal, _: journal.record(SURROGATE),
         lambda journal, _: journal.started(SURROGATE),
         lambda journal, _: journal.read(SURROGATE),
+        lambda journal, _: journal.first_pages(["r1", SURROGATE]),
         lambda journal, _: journal.messages(SURROGATE),
         lambda journal, _: journal.runs(RunQuery(workflow=SURROGATE)),
     ],
@@ -1886,7 +2045,7 @@ async def test_a_process_that_is_killed_leaves_whole_turns(database: Database) -
     assert list(range(2, len(history), 3)) == [wait.call for wait in await journal.waits("r1")]
     kept = [blob(f"{seq}" * 100) for seq in range(2, len(history), 3)]
     assert {each.sha256: each.text for each in kept} == await journal.blobs([each.sha256 for each in kept])
-    assert await journal.claim("r1", "o2", T0) is not None
+    assert await claim(journal, "r1", "o2", T0) is not None
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from satay.errors import (
     RegistrationError,
     TaskBlockedError,
     TaskCrashedError,
+    TaskFailedError,
     TaskTimeoutError,
     UnreadableResultError,
     UsageError,
@@ -267,7 +268,7 @@ async def test_calls_after_a_completion_are_new_ones(tmp_path: Path) -> None:
         async with satay.Session("s") as session:
             await session.step("one")
             await send("ada")
-        async with await satay.Session.resume("s"):
+        async with satay.Session.resume("s"):
             await send("ada")
 
         assert ["ada", "ada"] == outbox.sent
@@ -482,6 +483,23 @@ async def test_a_tool_that_runs_too_long_fails_with_its_timeout(tmp_path: Path) 
     async with open_app(tmp_path), satay.Session("s"):
         with pytest.raises(TaskTimeoutError):
             await hang()
+
+
+@satay.task(name="ledgers.give_up", retries=2, backoff=satay.Backoff(first=0.0))
+async def give_up() -> None:
+    outbox.note("begun")
+    raise asyncio.CancelledError
+
+
+async def test_a_tool_that_cancels_itself_has_failed_and_is_not_tried_again(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s"):
+        for _ in range(2):
+            with pytest.raises(
+                TaskFailedError, match=r"'ledgers\.give_up' failed with CancelledError: the task cancelled"
+            ):
+                await satay.current_session().call("ledgers.give_up", give_up, key="k")
+
+        assert ["begun"] == outbox.sent
 
 
 async def test_a_clock_that_jumps_waits_for_a_tool_that_is_at_work(tmp_path: Path) -> None:
@@ -800,6 +818,33 @@ async def test_a_lost_external_call_is_gone_on_with_as_somebody_decides(
         assert sent == len(outbox.sent)
         with pytest.raises(UsageError, match="waits for no decision"):
             await satay.decide("s", "rerun")
+
+
+async def test_a_tool_that_makes_a_lost_external_call_has_not_failed_while_nobody_has_decided(tmp_path: Path) -> None:
+    async def notify(to: str) -> str:
+        session = satay.current_session()
+        return (await session.call("mail", hang_outside_once, to, key="inner", effect="external")).result
+
+    async def hang_outside_once(to: str) -> str:
+        outbox.note(to)
+        if len(outbox.sent) == 1:
+            await pause(math.inf)
+        return f"sent to {to}"
+
+    async def call_notify() -> satay.ToolReceipt[str]:
+        return await satay.current_session().call("notify", notify, "ada")
+
+    async with open_app(tmp_path, clock=ManualClock()) as app:
+        await crashed_in(app, "s", call_notify)
+    async with open_app(tmp_path, seed=1):
+        with pytest.raises(NeedsDecisionError):
+            await enter_and(call_notify)
+        await satay.decide("s", "rerun")
+        async with satay.Session("s"):
+            receipt = await call_notify()
+
+    assert ("notify:0", "sent to ada") == (receipt.call, receipt.result)
+    assert ["ada", "ada"] == outbox.sent
 
 
 async def test_a_lost_external_call_can_be_decided_before_it_is_made_again(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ async def test_a_step_is_told_of_whoever_recorded_it(app: AppUnderTest) -> None:
 
 async def test_a_fork_whose_nearest_state_is_inherited_is_of_whoever_recorded_that(app: AppUnderTest) -> None:
     await record("root", [1, 2, 3])
-    async with await satay.Session.resume("root", fork_at_step=2, name="middle") as middle:
+    async with satay.Session.resume("root", fork_at_step=2, name="middle") as middle:
         await middle.step("without a state")
     await fork("middle", 3, "leaf", [30], boundary="nearest")
     trail = await satay.decision_trail("leaf")

@@ -18,7 +18,7 @@ from satay.model import Entry, EntryType
 from satay.recorder import Recorder
 from satay.replay import facts
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
-from tests.driving import drive_twice, entries_of, in_loop, types_of
+from tests.driving import claim, drive_twice, entries_of, in_loop, types_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -755,14 +755,14 @@ async def waits_in_between() -> str:
 async def insert_entry(app: AppUnderTest, type: str, facts: str) -> None:
     """Add an entry to the run "r" as another version of satay might have written it."""
     journal = (await app._ready()).journal
-    claim = await journal.claim("r", "another version", app.clock.now())
-    assert claim is not None
+    claimed = await claim(journal, "r", "another version", app.clock.now())
+    assert claimed is not None
     last = await journal.last("r")
     assert last is not None
-    recorder = Recorder(claim.lease, app.clock, last)
+    recorder = Recorder(claimed.lease, app.clock, last)
     recorder.record(type, facts)
     await journal.append(recorder.turn(None, None))
-    await journal.release(claim.lease, claim.before)
+    await journal.release(claimed.lease, claimed.before)
 
 
 async def resume_after_entry(place: Path, type: str, facts: str = '"about":"something"') -> Any:

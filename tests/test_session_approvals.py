@@ -1,6 +1,7 @@
 """Approvals in sessions: asked for once however often the session is opened anew, and decided while nobody has it."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from satay.errors import (
 )
 from satay.model import RunStatus
 from satay.testing import AppUnderTest, ManualClock, abandon, open_app
-from tests.driving import types_of
+from tests.driving import claim, entries_of, types_of
 from tests.test_wrong_types import VALUES
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,7 @@ PAYLOAD = {"dollars": 40}
 
 
 async def ask(payload: Any = PAYLOAD, *, wait: bool = False, timeout: float | None = None) -> satay.Approval:
-    async with await satay.Session.resume("s") as session:
+    async with satay.Session.resume("s") as session:
         return await session.require_approval("refund", payload, wait=wait, timeout=timeout)
 
 
@@ -126,6 +127,63 @@ async def test_a_function_that_is_a_session_is_paused_and_goes_on_when_it_is_cal
 
         assert RunStatus.WAITING == status
         assert "approved by Mia" == await refund()
+
+
+async def test_a_request_that_is_pending_in_a_group_pauses_the_session_too(tmp_path: Path) -> None:
+    async def ask_in_a_group() -> satay.Approval:
+        async with satay.Session("s") as session, asyncio.TaskGroup() as group:
+            asking = group.create_task(session.require_approval("refund", wait=False))
+        return asking.result()
+
+    async with open_app(tmp_path) as app:
+        with pytest.raises(ExceptionGroup):
+            await ask_in_a_group()
+        paused = (await entries_of(app, "s"))[-1]
+        await satay.decide_approval("s", "refund", approved=True)
+
+        assert ("SessionPaused", {"reason": "ApprovalPendingError"}) == (paused.type, paused.data)
+        assert await ask_in_a_group()
+
+
+async def test_a_group_with_another_error_than_that_of_a_pending_request_crashes_the_session(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        with pytest.raises(ExceptionGroup):
+            async with satay.Session("s"):
+                raise ExceptionGroup("both", [ApprovalPendingError("pending", run_id="s", key="k"), ValueError("oh")])
+
+        assert RunStatus.FAILED == await app.status("s")
+
+
+@pytest.mark.parametrize("key", ["r", None])
+@pytest.mark.parametrize("effect", [None, "external"])
+async def test_a_tool_that_asks_has_not_failed_while_nobody_has_decided(
+    effect: Any, key: str | None, tmp_path: Path
+) -> None:
+    made = []
+
+    async def refund(dollars: int) -> str:
+        made.append("begun")
+        decision = await satay.current_session().require_approval("refund", dollars, wait=False)
+        made.append("refunded")
+        return f"approved by {decision.by}"
+
+    async def call() -> satay.ToolReceipt[str]:
+        async with satay.Session("s") as session:
+            with pytest.raises(ApprovalPendingError) if not made else nullcontext():
+                await session.call("refund", refund, 40, key=key, effect=effect)
+            return await session.call("refund", refund, 40, key=key, effect=effect)
+
+    async with open_app(tmp_path) as app:
+        with pytest.raises(ApprovalPendingError):
+            await call()
+        status = await app.status("s")
+        await satay.decide_approval("s", "refund", approved=True, by="Mia")
+        receipt = await call()
+
+        assert RunStatus.WAITING == status
+        assert (["begun", "begun", "begun", "refunded"], "approved by Mia") == (made[:4], receipt.result)
+        assert [] == await pending()
+        assert (await satay.verify("s")).is_intact
 
 
 async def test_an_answer_is_the_same_however_often_it_is_asked_for(tmp_path: Path) -> None:
@@ -328,7 +386,7 @@ async def test_a_session_that_is_lost_while_it_waits_waits_no_more(tmp_path: Pat
         await request(app)
         journal = (await app.scheduler()).journal
         await journal.retire((await app.scheduler()).owner_id)
-        await journal.claim("s", "another", clock.now())
+        await claim(journal, "s", "another", clock.now())
 
         with pytest.raises(SessionLostError):
             await waiting

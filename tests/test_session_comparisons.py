@@ -170,7 +170,7 @@ async def test_sessions_that_crashed_are_compared_by_their_errors(app: AppUnderT
 
 async def test_a_session_that_is_gone_on_with_has_not_ended(app: AppUnderTest) -> None:
     await record("a", [("plan", 1)])
-    async with await satay.Session.resume("a"):
+    async with satay.Session.resume("a"):
         found = await satay.compare("a", "a")
 
     assert found.one.ended_at is None

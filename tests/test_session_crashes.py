@@ -67,7 +67,7 @@ def kill_after(program: Program, seconds: float) -> None:
 
 
 async def states_of(place: Path, session_id: str) -> list[Any]:
-    async with satay.run_app(data_dir=place), await satay.Session.resume(session_id) as session:
+    async with satay.run_app(data_dir=place), satay.Session.resume(session_id) as session:
         return [await session.state_at(number) for number in range(1, session.last_step + 1)]
 
 
@@ -138,7 +138,7 @@ async def test_a_fork_whose_process_is_killed_before_its_first_step_goes_on_afte
     finish(tmp_path, "work", "f")
 
     assert list(range(6, STEPS + 1)) == made(tmp_path, "f")
-    async with satay.run_app(data_dir=tmp_path), await satay.Session.resume("f") as fork:
+    async with satay.run_app(data_dir=tmp_path), satay.Session.resume("f") as fork:
         assert ("x", state_after(5), STEPS) == (fork.intervention, fork.inherited_state, fork.last_step)
 
 

@@ -5,9 +5,9 @@ import pytest
 from satay.boundaries import BoundaryMode, Reproducibility
 from satay.errors import ForkValidationError, NoRestorableStateError
 from satay.model import UNKNOWN_VERSION, EntryType
-from satay.session_cuts import Boundary, find_boundary, judge
+from satay.session_cuts import Boundary, boundary_at, find_boundary, judge
 from satay.transcripts import Transcript
-from tests.test_transcripts import CREATED, STARTED, Line, claim, result, state, step, transcript_of
+from tests.test_transcripts import CREATED, STARTED, Line, claim, entries_of, result, state, step, transcript_of
 
 EXACT, NEAREST, LINEAGE = BoundaryMode
 
@@ -60,6 +60,31 @@ def test_nearest_never_takes_a_later_state(asked: int) -> None:
 @pytest.mark.parametrize("asked", range(10))
 def test_lineage_keeps_every_step_that_was_asked_for_and_no_state(asked: int) -> None:
     assert (asked, None) == found(find_boundary(with_states_at(3, 6, 9), asked, LINEAGE))
+
+
+@pytest.mark.parametrize("asked", range(1, 10))
+@pytest.mark.parametrize("mode", BoundaryMode)
+def test_a_step_and_what_follows_it_say_where_the_cut_is_or_that_more_must_be_read(
+    asked: int, mode: BoundaryMode
+) -> None:
+    lines = [CREATED, STARTED]
+    for number in range(1, 10):
+        lines += [step(number), state(number)] if number % 3 == 0 else [step(number)]
+    entries = entries_of(lines)
+    transcript = transcript_of(*lines)
+    mark = transcript.step_mark(asked)
+    assert mark is not None
+    follower = entries[mark.seq] if mark.seq < len(entries) else None
+    boundary = boundary_at(entries[mark.seq - 1], follower, mode)
+
+    assert (boundary is None) == (mode is not LINEAGE and asked % 3 != 0)
+    assert boundary is None or boundary == find_boundary(transcript, asked, mode)
+
+
+def test_the_state_of_another_step_is_no_boundary() -> None:
+    at, follower = entries_of([step(1), state(2)])
+
+    assert boundary_at(at, follower, EXACT) is None
 
 
 @pytest.mark.parametrize("mode", BoundaryMode)

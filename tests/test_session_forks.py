@@ -25,10 +25,9 @@ from satay.errors import (
 )
 from satay.journal import chain_digest
 from satay.model import Entry, RunStatus
-from satay.session_forks import ENTRIES_PER_PAGE
 from satay.snapshots import sha256_of
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause
 from tests.test_invariants import History
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +91,31 @@ async def test_the_prefix_is_never_made_again(at_step: int, tmp_path: Path) -> N
     assert list(range(at_step + 1, STEPS + 1)) == agent.made
     assert [number <= at_step for number in range(1, STEPS + 1)] == [step.is_inherited for step in steps]
     assert [agent.state_after(number) for number in range(1, STEPS + 1)] == states
+
+
+UNRESTORABLE = [("exact", None), ("exact", 1), ("exact", STEPS), ("nearest", 1)]
+"""Which forks there cannot be of nine steps of which every second has a state."""
+
+
+@pytest.mark.parametrize("at_step", [None, 1, 4, 6, 8, STEPS])
+@pytest.mark.parametrize("boundary", ["exact", "nearest", "lineage"])
+async def test_a_fork_by_id_is_the_fork_of_the_live_session(at_step: int | None, boundary: Any, tmp_path: Path) -> None:
+    agent = Agent(every=2)
+    made: list[ForkReceipt | str] = []
+    async with open_app(tmp_path), agent.session("s") as session:
+        await session.call("send", len, "before", key="first")
+        await agent.work(session)
+        await session.call("late", len, "after", key="last")
+        for source in (session, agent.session("s")):
+            try:
+                fork = await source.fork(at_step=at_step, boundary=boundary)
+                assert fork.receipt is not None
+                made.append(dataclasses.replace(fork.receipt, run_id=""))
+            except NoRestorableStateError as refused:
+                made.append(str(refused))
+
+    assert made[0] == made[1]
+    assert isinstance(made[0], str) == ((boundary, at_step) in UNRESTORABLE)
 
 
 async def test_a_fork_of_a_live_session_leaves_it_as_it_was(tmp_path: Path) -> None:
@@ -205,12 +229,12 @@ async def test_a_fork_that_crashed_before_its_first_step_goes_on_after_the_bound
 async def test_a_fork_that_completed_is_gone_on_with_only_when_asked(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f") as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f") as fork:
             await fork.step("own")
         again = await satay.Session.resume("s", fork_at_step=5, name="f")
         with pytest.raises(RunEndedError):
             await again.__aenter__()
-        async with await satay.Session.resume("f") as reopened:
+        async with satay.Session.resume("f") as reopened:
             assert 6 == reopened.last_step
 
 
@@ -278,7 +302,7 @@ async def test_nearest_goes_on_after_the_step_whose_state_it_takes_and_says_so(a
     resolved = at_step // 3 * 3
     async with open_app(tmp_path):
         agent = await record_nine(every=3)
-        async with await satay.Session.resume("s", fork_at_step=at_step, boundary="nearest", name="f") as fork:
+        async with satay.Session.resume("s", fork_at_step=at_step, boundary="nearest", name="f") as fork:
             step = await fork.step("own")
 
             assert agent.state_after(resolved) == fork.inherited_state
@@ -287,7 +311,7 @@ async def test_nearest_goes_on_after_the_step_whose_state_it_takes_and_says_so(a
 
         assert (at_step, resolved, resolved) == (told.requested_step, told.resolved_step, told.state_step)
         assert Reproducibility.APPROXIMATE is told.reproducibility
-        assert f"step {at_step} has no state; the state is that of {resolved}" in told.missing
+        assert f"step {at_step} has no state; the state is that of step {resolved}" in told.missing
 
 
 @pytest.mark.parametrize("at_step", [1, 2])
@@ -358,7 +382,7 @@ async def test_forks_of_forks_are_nested_deeper_than_ten(tmp_path: Path) -> None
             await parent.work(session, 1)
         for level in range(1, depth + 1):
             await go_one_further(level)
-        async with await satay.Session.resume(f"g{depth}") as deepest:
+        async with satay.Session.resume(f"g{depth}") as deepest:
             states = [await deepest.state_at(number) for number in range(1, depth + 2)]
         for step in range(1, depth + 2):
             fork = await satay.Session.resume(f"g{depth}", fork_at_step=step, name=f"of-{step}")
@@ -387,14 +411,14 @@ async def go_one_further(level: int) -> None:
 async def test_a_step_whose_ancestor_is_gone_is_forked_from_the_copy(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         agent = await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f", state_fn=lambda: 1) as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f", state_fn=lambda: 1) as fork:
             await fork.step("own")
     remove(tmp_path, "s")
     async with open_app(tmp_path):
         child = await satay.Session.resume("f", fork_at_step=3, name="g")
         verification = await satay.verify("f")
         trail = await satay.receipt("f")
-        async with await satay.Session.resume("f") as read:
+        async with satay.Session.resume("f") as read:
             steps = [step.number for step in await read.steps()]
         async with child:
             assert agent.state_after(3) == child.inherited_state
@@ -459,7 +483,7 @@ async def test_a_receipt_is_the_same_bytes_for_ever_and_shares_nothing(tmp_path:
         fork.receipt.to_dict()["cut"] = "elsewhere"
         async with fork:
             await fork.step("own")
-        async with await satay.Session.resume("s"):
+        async with satay.Session.resume("s"):
             pass
     async with open_app(tmp_path):
         stored = await satay.receipt("f")
@@ -512,6 +536,73 @@ async def test_a_receipt_says_what_was_asked_for_and_what_was_inherited(tmp_path
         )
 
 
+async def test_a_receipt_says_what_the_calls_before_the_cut_cost_and_which_code_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+
+    async def think(cost: float) -> float:
+        satay.task_context().record_usage(model="m", input_tokens=10, cost=cost)
+        await pause(4)
+        return cost
+
+    async def work() -> None:
+        async with satay.Session("s", state_fn=lambda: 1) as session:
+            await session.call("think", think, 0.25)
+            await session.step("one")
+            await session.call("think", think, 2.0)
+            await session.step("two")
+
+    async with open_app(tmp_path, clock=clock):
+        monkeypatch.setenv("SATAY_CODE_VERSION", "v1")
+        working = asyncio.ensure_future(work())
+        await clock.advance(10)
+        await working
+        monkeypatch.setenv("SATAY_CODE_VERSION", "v2")
+        receipt = (await satay.Session.resume("s", fork_at_step=1)).receipt
+
+    assert receipt is not None
+    assert (1, 0.25, 4.0) == (receipt.calls_inherited, receipt.saved_cost, receipt.saved_seconds)
+    assert ("v1", "v2") == (receipt.source_code_version, receipt.code_version)
+
+
+@pytest.mark.parametrize(
+    ("effect", "policy", "action"),
+    [
+        (None, "auto", "rerun"),
+        ("external", "auto", "ask"),
+        ("external", "live", "rerun"),
+        ("external", "block", "block"),
+        (None, "replay", "replay"),
+        ("external", None, "block"),
+        ("idempotent", None, "rerun"),
+    ],
+)
+async def test_a_receipt_says_what_becomes_of_a_call_that_was_outstanding_at_the_cut(
+    effect: Any, policy: str | None, action: str, tmp_path: Path
+) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def outlast() -> None:
+        has_begun.set()
+        await may_end.wait()
+
+    policies = None if policy is None else {"outlast": policy}
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        calling = asyncio.ensure_future(session.call("outlast", outlast, key="k", effect=effect))
+        await has_begun.wait()
+        await session.step("one")
+        fork = await session.fork(at_step=1, tool_policies=policies)
+        may_end.set()
+        await calling
+        late = await session.fork(at_step=1, tool_policies=policies)
+
+        for receipt in (fork.receipt, late.receipt):
+            assert receipt is not None
+            assert [("outlast[k]", 3, action)] == [(call.call, call.seq, call.action) for call in receipt.in_flight]
+            assert 0 == receipt.calls_inherited
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("after step 5", "after step 6"), ('\\"model\\"', '\\"m0del\\"'), ("note 2", "n0te 2")]
 )
@@ -530,7 +621,7 @@ async def test_tampering_with_a_fork_is_found_and_the_entry_is_named(old: str, n
 async def test_tampering_with_a_receipt_and_all_digests_after_it_is_found(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         await record_nine()
-        async with await satay.Session.resume("s", fork_at_step=5, name="f", intervention={"model": "b"}) as fork:
+        async with satay.Session.resume("s", fork_at_step=5, name="f", intervention={"model": "b"}) as fork:
             await fork.step("own")
     seq = tamper(tmp_path, "f", '"resolved_step":5', '"resolved_step":4', is_chained=True)
     async with open_app(tmp_path):
@@ -593,6 +684,16 @@ async def test_another_request_under_the_same_name_is_a_conflict(other: dict[str
             await satay.Session.resume("s", name="f", **asked | other)
 
     assert before == History.of(tmp_path).digest(["s", "f"])
+
+
+async def test_the_order_of_members_makes_no_other_request(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        await record_nine()
+        for intervention in ({"model": "b", "heat": 1}, {"heat": 1, "model": "b"}):
+            fork = await satay.Session.resume("s", fork_at_step=5, name="f", intervention=intervention)
+
+    assert fork.receipt is not None
+    assert fork.receipt.replayed
 
 
 async def test_another_source_under_the_same_name_is_a_conflict(tmp_path: Path) -> None:
@@ -757,9 +858,8 @@ async def test_what_cannot_be_is_refused_before_anything_is_made(
     assert ["s"] == list(History.of(tmp_path).records)
 
 
-@pytest.mark.slow
 async def test_what_a_long_session_did_late_counts_for_a_fork_at_an_early_step(tmp_path: Path) -> None:
-    steps = ENTRIES_PER_PAGE + 10
+    steps = 100
     async with open_app(tmp_path):
         async with satay.Session("s", state_fn=lambda: 1, state_interval=steps) as session:
             for _ in range(steps):
@@ -808,6 +908,34 @@ async def test_forks_are_ranked_and_the_best_is_promoted(tmp_path: Path) -> None
         assert ["rejected", "promoted", "rejected"] == outcomes
 
 
+async def test_a_session_stands_for_its_id_wherever_a_run_is_named(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await record_nine()
+        async with satay.Session.resume("s", state_fn=lambda: 0) as session:
+            fork = await session.fork(at_step=6, name="f")
+        async with fork:
+            await fork.step("own")
+        await satay.set_outcome(fork, "inconclusive", score=0.5)
+        outcome = await satay.outcome(fork)
+        await satay.promote(fork)
+        async with satay.Session.resume(fork, fork_at_step=3, name="g") as again:
+            asked_of = boundary_of(again).asked_of
+
+        assert ("f", 0.5) == (fork.run_id, outcome.score if outcome else None)
+        assert "f" == asked_of
+        difference = await satay.diff_states(session, fork)
+        assert (9, 7) == (difference.one.step, difference.other.step)
+        assert "f" == (await satay.decision_trail(fork)).lineage[-1].run_id
+        assert (await satay.verify(fork)).is_intact
+        assert fork.receipt == await satay.receipt(fork)
+        assert "f" in str(await satay.compare(session, fork))
+        assert {"f", "g"} == {run.run_id for run in await app.runs(forked_from=session)}
+        assert RunStatus.COMPLETED == await app.handle(fork).status()
+        no_run: Any = session
+        with pytest.raises(RunConflictError, match="fork_at_step="):
+            await satay.fork(no_run, before_task="any")
+
+
 async def test_a_fork_that_has_not_completed_is_not_promoted(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         await record_nine()
@@ -824,8 +952,10 @@ async def test_a_source_that_lacks_an_entry_is_said_to_be_damaged(tmp_path: Path
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection, connection:
         connection.execute("DELETE FROM events WHERE seq = 10")
     async with open_app(tmp_path):
-        with pytest.raises(satay.errors.JournalCorruptError, match="entry 10 is missing"):
+        with pytest.raises(satay.errors.JournalCorruptError, match="entry 10 is missing") as refused:
             await satay.Session.resume("s", fork_at_step=5, name="f")
+
+    assert ("s", 10, ["s"]) == (refused.value.run_id, refused.value.seq, list(History.of(tmp_path).records))
 
 
 async def test_a_session_that_was_left_is_forked_in_whatever_app_is_open_then(tmp_path: Path) -> None:

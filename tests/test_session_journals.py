@@ -28,6 +28,7 @@ from satay.session_journals import (
     open_session,
 )
 from satay.testing import AppUnderTest, open_app
+from tests.driving import claim
 from tests.test_invariants import History
 
 pytestmark = pytest.mark.anyio
@@ -154,12 +155,12 @@ async def test_writes_side_by_side_follow_each_other(host: Scheduler, tmp_path: 
 
 async def test_a_session_that_was_taken_over_is_lost_for_good(host: Scheduler, tmp_path: Path) -> None:
     journal = await created(host)
-    claim = await host.journal.claim("s", host.owner_id, host.clock.now())
+    claimed = await claim(host.journal, "s", host.owner_id, host.clock.now())
     for _ in range(2):
         with pytest.raises(SessionLostError, match="taken over"):
             await journal.write(lambda: step(journal))
 
-    assert claim is not None
+    assert claimed is not None
     assert journal.is_lost
     assert [] == names(tmp_path)
 

@@ -145,7 +145,7 @@ async def test_without_a_policy_only_external_calls_are_refused(effect: Any, tmp
     mailer = Mailer(tmp_path / "outbox")
     async with open_app(tmp_path / "journal", poll_seconds=NEVER_SECONDS):
         await record_source(mailer, effect)
-        async with await satay.Session.resume("source", fork_at_step=1, name="fork") as fork:
+        async with satay.Session.resume("source", fork_at_step=1, name="fork") as fork:
             fates = {key: await fate(fork, mailer, key, effect) for key in KEYS}
 
         assert expected_fates("block" if effect == "external" else "auto", effect) == fates
@@ -157,9 +157,9 @@ async def test_a_policy_for_every_tool_gives_way_to_one_by_name(policy: str, tmp
     async with open_app(tmp_path / "journal", poll_seconds=NEVER_SECONDS):
         await record_source(mailer, None)
         wide = {"*": policy, TOOL: "auto"}
-        async with await satay.Session.resume("source", fork_at_step=1, name="a", tool_policies=wide) as fork:
+        async with satay.Session.resume("source", fork_at_step=1, name="a", tool_policies=wide) as fork:
             by_name = {key: await fate(fork, mailer, key, None) for key in KEYS}
-        async with await satay.Session.resume("source", fork_at_step=1, name="b", tool_policies={"*": policy}) as fork:
+        async with satay.Session.resume("source", fork_at_step=1, name="b", tool_policies={"*": policy}) as fork:
             by_star = {key: await fate(fork, mailer, key, None) for key in KEYS}
 
         assert (SENT["auto"], SENT[policy]) == (by_name, by_star)
@@ -211,7 +211,7 @@ async def test_a_fork_of_a_fork_inherits_its_policies(policy: str, tmp_path: Pat
         await record_source(mailer, None)
         source = "source"
         for depth in range(1, 13):
-            async with await satay.Session.resume(
+            async with satay.Session.resume(
                 source,
                 fork_at_step=depth,
                 name=f"f{depth}",
@@ -297,7 +297,7 @@ async def fork_crashing_everywhere(policy: str, effect: Any, place: Path) -> lis
 
 
 async def go_on(mailer: Mailer, effect: Any) -> dict[str, str]:
-    async with await satay.Session.resume("fork") as fork:
+    async with satay.Session.resume("fork") as fork:
         fates = {}
         for key in KEYS:
             fates[key] = await fate(fork, mailer, key, effect)
@@ -394,7 +394,7 @@ async def test_a_fork_blocks_a_tool_that_its_source_never_called(tmp_path: Path)
             with pytest.raises(TaskBlockedError):
                 await call(fork, mailer, "welcome", "ada", None)
             fork.pause()
-        async with await satay.Session.resume("s") as session:
+        async with satay.Session.resume("s") as session:
             await session.call(TOOL + "s", mailer.send, "bob")
         again = await satay.Session.resume("s", fork_at_step=1, name="f", tool_policies={TOOL: "block", "*": "auto"})
 

@@ -1,12 +1,14 @@
 """What is said of a session: its state, why it is so, and what to do."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import satay
 from satay.clock import MICROSECONDS
-from satay.errors import JournalClosedError, NeedsDecisionError
+from satay.errors import ApprovalPendingError, JournalClosedError, NeedsDecisionError
 from satay.inspections import inspect_run
 from satay.model import EntryType
 from satay.readers import open_reader
@@ -107,6 +109,21 @@ async def test_a_completed_session_is_forked_after_a_step_that_has_a_state(tmp_p
     assert ("satay fork s --at-step 2 --name NAME",) == report.commands
 
 
+async def test_a_decision_that_a_session_has_not_taken_says_how_it_is_taken(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session:
+            with pytest.raises(ApprovalPendingError):
+                await session.require_approval("refund", wait=False)
+            await satay.decide_approval("s", "refund", approved=True)
+            opened = await look(app)
+            session.pause()
+        left = await look(app)
+
+    assert (RunState.DECIDED, RunState.DECIDED) == (opened.state, left.state)
+    assert "nothing to do; it takes the decision when it asks for the approval" == opened.advice
+    assert "open it with 'async with satay.Session.resume('s')'; it takes the decision" in left.advice
+
+
 async def test_a_lost_external_call_has_to_be_decided(tmp_path: Path) -> None:
     await leave_in_a_call(tmp_path)
     async with open_app(tmp_path) as app:
@@ -120,3 +137,27 @@ async def test_a_lost_external_call_has_to_be_decided(tmp_path: Path) -> None:
     assert (RunState.NEEDS_DECISION, RunState.DECIDED) == (asked.state, decided.state)
     assert "session_states.send:0" in asked.reason
     assert ("satay decide s rerun", "satay decide s fail", "satay decide s --value JSON") == asked.commands
+
+
+async def test_of_several_lost_calls_those_are_told_that_nobody_has_decided_about(tmp_path: Path) -> None:
+    faults = Faults().crash_before(type=EntryType.TASK_COMPLETED)
+    async with open_app(tmp_path, faults=faults):
+        with suppress(JournalClosedError):
+            async with satay.Session("s"):
+                await asyncio.gather(send(), send())
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session:
+            await asyncio.gather(send(), send(), return_exceptions=True)
+            session.pause()
+        both = await look(app)
+        await satay.decide("s", "rerun")
+        other = await look(app)
+        await satay.decide("s", "fail", seq=4)
+        none = await look(app)
+
+    assert "session_states.send:0, session_states.send:1" in both.reason
+    assert "satay decide s rerun --seq 3" == both.commands[0]
+    assert RunState.NEEDS_DECISION is other.state
+    assert "whoever made session_states.send:1 is gone" in other.reason
+    assert "satay decide s rerun --seq 4" == other.commands[0]
+    assert RunState.DECIDED is none.state

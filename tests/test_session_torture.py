@@ -131,7 +131,7 @@ def check_ended(place: Path, history: History) -> None:
         async with satay.run_app(data_dir=place):
             for session_id in everything():
                 assert (await satay.verify(session_id)).is_intact, session_id
-                async with await satay.Session.resume(session_id) as session:
+                async with satay.Session.resume(session_id) as session:
                     for number in range(1, STEPS + 1):
                         assert state_after(number) == await session.state_at(number), (session_id, number)
                     if "/" in session_id:

@@ -122,6 +122,26 @@ async def test_a_cancellation_that_leaves_the_block_pauses_the_session(tmp_path:
             assert 1 == session.last_step
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit])
+async def test_an_interruption_that_is_no_error_pauses_the_session(
+    interruption: type[BaseException], tmp_path: Path
+) -> None:
+    async def be_interrupted() -> None:
+        async with satay.Session("s") as session:
+            await session.step("one")
+            raise interruption
+
+    async with open_app(tmp_path) as app:
+        with pytest.raises(interruption):
+            await be_interrupted()
+        async with satay.Session("s") as again:
+            last = again.last_step
+
+        paused = History.of(tmp_path).entries["s"][3]
+        assert ("SessionPaused", {"reason": interruption.__name__}) == (paused.type, json.loads(paused.payload))
+        assert (1, RunStatus.COMPLETED) == (last, await app.status("s"))
+
+
 async def test_a_session_whose_end_is_cancelled_too_is_paused_all_the_same(tmp_path: Path) -> None:
     async def run(reached: asyncio.Event) -> None:
         async with satay.Session("s") as session:
@@ -186,7 +206,7 @@ async def test_a_cancellation_while_it_is_opened_leaves_the_session_to_be_opened
                 opened = await opening
                 await opened.__aexit__(None, None, None)
         run = await app.run("s")
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             step = await again.step("more")
 
         assert run.status in (RunStatus.COMPLETED, RunStatus.WAITING)
@@ -227,7 +247,7 @@ async def test_a_completed_session_is_gone_on_with_only_when_asked(tmp_path: Pat
             await session.step("first")
         with pytest.raises(RunEndedError, match=r"Session\.resume\('s'\)"):
             await satay.Session("s").__aenter__()
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             step = await again.step("second")
 
         assert 2 == step.number
@@ -300,7 +320,7 @@ async def test_steps_are_read_back_as_they_were_given(tmp_path: Path) -> None:
     async with open_app(tmp_path):
         async with satay.Session("s") as session:
             given = await session.step("plan", input=note, output=datetime(2026, 1, 1, tzinfo=UTC))
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             (step,) = await again.steps()
 
         assert given == step
@@ -318,7 +338,7 @@ async def test_the_state_at_every_step_is_the_same_after_reopening(tmp_path: Pat
                 await session.step("work")
                 states.append(json.loads(json.dumps(state)))
             live = [await session.state_at(number) for number in range(1, 31)]
-        async with await satay.Session.resume("s") as again:
+        async with satay.Session.resume("s") as again:
             reopened = [await again.state_at(number) for number in range(1, 31)]
             latest = again.state
 
@@ -337,6 +357,21 @@ async def test_a_state_is_recorded_with_every_so_manyth_step(tmp_path: Path) -> 
                 found.append((number, await session.state_at(number)))
 
         assert [(3, 1), (6, 1)] == found
+
+
+async def test_a_state_that_was_not_recorded_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1, state_interval=2) as session:
+        for _ in range(5):
+            await session.step("work")
+        with pytest.raises(NoRestorableStateError) as refused:
+            await session.state_at(3)
+        with pytest.raises(InvalidValueError, match="session 's' has no step 6; its steps are 1 to 5"):
+            await session.state_at(6)
+        with pytest.raises(InvalidValueError, match=r"step of state_at\(\) is 0"):
+            await session.state_at(0)
+
+    told = "session 's' has recorded no state with step 3; the nearest with a state: step 2 and step 4"
+    assert (told, 3, 2, 4) == (str(refused.value), refused.value.step, refused.value.before, refused.value.after)
 
 
 @pytest.mark.parametrize("is_given", [True, False])
@@ -364,6 +399,16 @@ async def test_a_session_that_never_had_a_state_is_not_warned_of(
     assert [] == caplog.messages
 
 
+async def test_a_step_is_as_it_was_recorded_also_where_what_it_was_given_changes_later(tmp_path: Path) -> None:
+    notes = ["first"]
+    async with open_app(tmp_path), satay.Session("s") as session:
+        step = await session.step("plan", input=notes, output={"notes": notes})
+        notes.append("second")
+
+        assert (["first"], {"notes": ["first"]}) == (step.input, step.output)
+        assert [step] == await session.steps()
+
+
 async def test_a_state_that_changes_later_is_recorded_as_it_was(tmp_path: Path) -> None:
     state = {"n": 1}
     async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:
@@ -372,6 +417,28 @@ async def test_a_state_that_changes_later_is_recorded_as_it_was(tmp_path: Path) 
         session.state["n"] = 3
 
         assert {"n": 1} == session.state == await session.state_at(1)
+
+
+async def test_a_state_keeps_its_exact_types(tmp_path: Path) -> None:
+    state = {
+        "note": Note("first", ("a", "b")),
+        "seen": {1, 2},
+        "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "raw": b"\x00\xff",
+        "by number": {1: (None, float("inf"))},
+        "text": "snow \u2603, half a pair \ud83d, and \0",
+        "like a tag": {"$satay": "datetime", "value": "no moment"},
+    }
+    async with open_app(tmp_path):
+        async with satay.Session("s", state_fn=lambda: state) as session:
+            await session.step("one")
+            found = [session.state, await session.state_at(1)]
+        fork = await session.fork(at_step=1)
+        async with fork:
+            found.append(fork.inherited_state)
+
+    assert [state] * 3 == found
+    assert [type(value) for value in state.values()] == [type(value) for value in found[-1].values()]
 
 
 async def test_a_state_that_did_not_change_takes_no_room(tmp_path: Path) -> None:
@@ -530,7 +597,7 @@ async def test_a_session_that_was_resumed_is_as_protected(tmp_path: Path) -> Non
     async with open_app(tmp_path):
         async with satay.Session("s"):
             pass
-        async with await satay.Session.resume("s"), open_app(tmp_path, seed=1):
+        async with satay.Session.resume("s"), open_app(tmp_path, seed=1):
             with pytest.raises(LeaseHeldError):
                 await (await satay.Session.resume("s")).__aenter__()
 
@@ -706,7 +773,7 @@ async def test_a_damaged_entry_is_told_as_such_whatever_is_asked_of_a_session(da
     entries = {(run_id, entry.seq) for run_id in whole for entry in whole[run_id] if entry.payload != damage}
 
     async def use() -> None:
-        async with await satay.Session.resume("s") as opened:
+        async with satay.Session.resume("s") as opened:
             await opened.steps()
             await opened.state_at(1)
 
@@ -776,6 +843,22 @@ async def test_what_a_participant_has_recorded_is_read_where_the_session_is_open
         await session.__aexit__(None, None, None)
 
 
+async def test_the_state_is_the_last_one_of_this_object_also_where_a_participant_records_another(
+    tmp_path: Path,
+) -> None:
+    state = {"n": 1}
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: state) as session:
+        await session.step("one")
+        state["n"] = 2
+        await session.step("two")
+        async with satay.Session.join(session.carrier(), state_fn=lambda: "theirs") as part:
+            await part.step("three")
+        await session.steps()
+
+        assert {"n": 2} == session.state
+        assert "theirs" == await session.state_at(3)
+
+
 async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for_ever(tmp_path: Path) -> None:
     @satay.task(name="sessions.on_another_loop")
     async def ledgered() -> int:
@@ -821,6 +904,18 @@ async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_wa
             await satay.Session.join(carrier).__aenter__()
 
         assert RunStatus.WAITING is await app.status("s")
+
+
+async def test_a_participant_does_not_say_how_the_session_ends(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        async with satay.Session("s") as session, satay.Session.join(session.carrier()) as part:
+            with pytest.raises(UsageError, match=r"pause\(\) says how a session ends"):
+                part.pause()
+            with pytest.raises(UsageError, match=r"complete\(\) says how a session ends"):
+                part.complete("theirs")
+            session.complete("ours")
+
+        assert "ours" == await app.handle("s").result()
 
 
 async def test_a_participant_of_a_session_that_changed_hands_is_refused(tmp_path: Path) -> None:
@@ -870,6 +965,19 @@ async def test_a_function_that_raises_crashes_its_session(tmp_path: Path) -> Non
             await agent()
 
         assert RunStatus.FAILED is await app.status("agent")
+
+
+async def test_what_cannot_run_in_a_session_is_refused_where_it_is_decorated() -> None:
+    async def agent() -> None: ...
+
+    decorate: Any = satay.session
+    with pytest.raises(UsageError, match=r"put on <function .* without an id; give the id of the session"):
+        decorate(agent)
+    with pytest.raises(UsageError, match=r"put on <function .*, which is no async function"):
+        decorate("agent")(lambda: None)
+    for options in ({"session_id": 3}, {"session_id": "a b"}, {"session_id": "a", "state_interval": 0}):
+        with pytest.raises(InvalidValueError):
+            decorate(**options)
 
 
 async def test_the_inner_of_two_sessions_is_the_current_one(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Every state that a run can be in has a label of its own, a reason and an advice."""
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -60,6 +61,11 @@ async def failing() -> None:
 @satay.workflow(name="states.charging")
 async def charging() -> None:
     await charge()
+
+
+@satay.workflow(name="states.charging_twice")
+async def charging_twice() -> None:
+    await asyncio.gather(charge(), charge())
 
 
 @satay.workflow(name="states.sleeping")
@@ -147,9 +153,11 @@ async def given_up(place: Path) -> StateReport:
         return await look(app)
 
 
-async def undecided(place: Path, *, is_decided: bool = False) -> StateReport:
+async def undecided(
+    place: Path, *, is_decided: bool = False, workflow: satay.Workflow[[], None] = charging
+) -> StateReport:
     async with open_app(place, clock=stopped_clock()) as app:
-        await app.start(charging, run_id="r")
+        await app.start(workflow, run_id="r")
         await settle(app)
         await abandon(app)
     async with open_app(place, clock=stopped_clock()) as app:
@@ -159,7 +167,8 @@ async def undecided(place: Path, *, is_decided: bool = False) -> StateReport:
     if is_decided:
         async with satay.run_app(data_dir=place) as real:
             scheduler = await real._ready()
-            await scheduler.journal.post("r", "satay.decision", None, None, "{}", 0)
+            decided = '{"call":2,"attempt":1,"decision":"rerun"}'
+            await scheduler.journal.post("r", "satay.decision", None, None, decided, 0)
     return await look(app)
 
 
@@ -338,6 +347,18 @@ def test_a_call_that_is_undecided_is_named(tmp_path: Path) -> None:
     report = in_loop(undecided(tmp_path))
 
     assert "its process died during states.charge:0" in report.reason
+    assert "satay decide r rerun" == report.commands[0]
+
+
+def test_of_several_undecided_calls_those_are_named_that_nobody_has_decided_about(tmp_path: Path) -> None:
+    both = in_loop(undecided(tmp_path / "both", workflow=charging_twice))
+    other = in_loop(undecided(tmp_path / "other", workflow=charging_twice, is_decided=True))
+
+    assert "states.charge:0, states.charge:1" in both.reason
+    assert "satay decide r rerun --seq 2" == both.commands[0]
+    assert RunState.NEEDS_DECISION is other.state
+    assert "its process died during states.charge:1, and" in other.reason
+    assert "satay decide r rerun --seq 3" == other.commands[0]
 
 
 def test_a_fork_that_a_policy_stopped_is_told_how_to_let_it_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from satay.errors import (
     InvalidValueError,
     JournalBusyError,
+    JournalConflictError,
     JournalCorruptError,
     JournalError,
     JournalUnavailableError,
@@ -29,7 +30,7 @@ from satay.journal import GENESIS, Append, Lease, NewRun, Owner, RunQuery, chain
 from satay.model import Entry, RunStatus
 from satay.stores.sqlite import SqliteJournal, open_sqlite, open_sqlite_for_reading
 from satay.stores.sqlite_schema import MIGRATIONS
-from tests.test_journal import FIRST, T0, anyio_backend, blob, create, entries, record, seqs
+from tests.test_journal import FIRST, T0, anyio_backend, blob, create, entries, new_fork, record, seqs
 
 __all__ = ["anyio_backend"]
 
@@ -325,6 +326,22 @@ async def test_text_that_is_not_unicode_is_damage_and_is_seen_no_longer_than_it_
     connection.close()
 
     assert [1, 2, 3, 4] == await seqs(journal)
+
+
+async def test_a_prefix_that_lacks_an_entry_is_not_inherited_and_its_neighbours_are(
+    journal: SqliteJournal, path: Path
+) -> None:
+    history = [FIRST, *entries(2, 9)]
+    await journal.create(NewRun("r1", "w", T0, "o", "v"), history)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM events WHERE seq = 4")
+    connection.close()
+    forks = [new_fork(history, through, f"f{through}") for through in (3, 6, 4, 1)]
+    made = await asyncio.gather(*map(journal.fork, forks), return_exceptions=True)
+
+    assert [Lease, JournalCorruptError, JournalConflictError, Lease] == [type(one) for one in made]
+    assert "run 'r1' cannot be forked: its entry 4 is missing" == str(made[1])
+    assert ["f1", "f3", "r1"] == sorted(run.run_id for run in await journal.runs(RunQuery()))
 
 
 async def test_a_status_that_no_run_can_have_is_damage(journal: SqliteJournal, path: Path) -> None:
@@ -726,6 +743,8 @@ async def test_a_sequential_call_takes_about_250_bytes(path: Path) -> None:
 
 
 async def test_no_question_of_the_scheduler_reads_every_run(journal: SqliteJournal, path: Path) -> None:
+    await create(journal)
+    seen_run = (await record(journal))._replace(wake_at=T0)
     seen: list[str] = []
     reader = journal._reader
     await journal.owners()
@@ -735,6 +754,10 @@ async def test_no_question_of_the_scheduler_reads_every_run(journal: SqliteJourn
     await journal.next_wake(None)
     await journal.next_wake("o1")
     await journal.abandoned(T0, 10)
+    await journal.due(T0, None, 10, seen_run)
+    await journal.due(T0, "o1", 10, seen_run)
+    await journal.abandoned(T0, 10, seen_run)
+    await journal.first_pages(["r1", "r2"])
     await journal.runs(RunQuery(status=RunStatus.RUNNING))
     await journal.runs(RunQuery(forked_from="r1"))
     await journal.runs(RunQuery(parent_id="r1"))

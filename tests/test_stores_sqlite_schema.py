@@ -19,6 +19,7 @@ from satay.journal import Append, RunQuery
 from satay.model import RunStatus
 from satay.stores.sqlite import SqliteJournal, open_sqlite
 from satay.stores.sqlite_schema import MIGRATIONS, SqliteSettings
+from tests.driving import claim
 from tests.programs.starting import wait_until
 from tests.test_journal import create, entries
 
@@ -145,11 +146,11 @@ def test_a_journal_that_was_migrated_is_read_and_extended_as_before(path: Path) 
     async def use() -> tuple[Any, ...]:
         journal = await opened(path, SECOND)
         try:
-            claim = await journal.claim("waiting", "o2", 1 << 60)
-            assert claim is not None
+            claimed = await claim(journal, "waiting", "o2", 1 << 60)
+            assert claimed is not None
             last = await journal.last("waiting")
             assert last is not None
-            await journal.append(Append(claim.lease, entries(last.seq + 1), last.at, RunStatus.WAITING))
+            await journal.append(Append(claimed.lease, entries(last.seq + 1), last.at, RunStatus.WAITING))
             await create(journal, "new")
             digests = [sha256.hex() for (sha256,) in rows(path, "SELECT sha256 FROM blobs")]
             return (

@@ -11,7 +11,7 @@ from satay.declarations import value_codec
 from satay.errors import PayloadTooLargeError
 from satay.inputs import input_codec
 from satay.model import MISSING
-from satay.texts import json_quote, to_plain
+from satay.texts import LONG_TEXT, json_quote, to_plain
 from tests.samples import UNTYPED, WHERE, Node
 
 
@@ -41,3 +41,18 @@ def test_plain_data_shows_tags_and_builds_no_type() -> None:
 
     fields = {"value": {"$satay": "float", "value": "nan"}, "next": None}
     assert [{"$satay": "dataclass", "type": "tests.samples:Node", "fields": fields}] == to_plain(text)
+
+
+@pytest.mark.parametrize("start", range(0, 0x110000, 0x10000))
+def test_a_long_text_is_quoted_as_a_short_one(start: int) -> None:
+    characters = [chr(code) for code in range(start, start + 0x10000, 1 if start == 0 else 17)]
+    short = [json_quote(character) for character in characters if not "\ud800" <= character < "\ue000"]
+    long = json_quote("".join(character for character in characters if not "\ud800" <= character < "\ue000"))
+
+    assert "".join(quoted[1:-1] for quoted in short) == long[1:-1]
+
+
+def test_a_long_text_with_what_utf8_cannot_hold_is_escaped_as_a_short_one() -> None:
+    text = "\ud800\u00e9\n" * LONG_TEXT
+
+    assert f'"{json_quote(text[:3])[1:-1] * LONG_TEXT}"' == json_quote(text)

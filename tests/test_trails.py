@@ -158,7 +158,7 @@ async def test_a_lineage_leads_from_the_root_to_the_session_with_what_each_was_g
 async def test_outcomes_and_the_decision_of_the_experiment_are_told(app: AppUnderTest) -> None:
     await record()
     for name in ("b", "c"):
-        async with await satay.Session.resume("run-42", fork_at_step=1, name=name) as fork:
+        async with satay.Session.resume("run-42", fork_at_step=1, name=name) as fork:
             await fork.step("own")
     await satay.set_outcome("b", "promoted", score=0.92)
     await satay.promote("b")
@@ -274,7 +274,7 @@ async def test_a_large_value_is_named_and_not_read(app: AppUnderTest) -> None:
 
 async def test_a_trail_is_plain_data(app: AppUnderTest) -> None:
     await record()
-    async with await satay.Session.resume("run-42", fork_at_step=1, name="b", intervention={"m": 1}):
+    async with satay.Session.resume("run-42", fork_at_step=1, name="b", intervention={"m": 1}):
         pass
     await satay.set_outcome("b", "rejected", note="no better")
     trail = await satay.decision_trail("b")
@@ -291,7 +291,7 @@ async def test_a_trail_is_plain_data(app: AppUnderTest) -> None:
 
 async def test_the_text_of_a_trail_tells_it_line_by_line(app: AppUnderTest) -> None:
     await record()
-    async with await satay.Session.resume("run-42", fork_at_step=1, name="run-42/b", intervention={"m": 1}) as fork:
+    async with satay.Session.resume("run-42", fork_at_step=1, name="run-42/b", intervention={"m": 1}) as fork:
         await fork.step("own", output="\x1b[31m")
     await satay.set_outcome("run-42/b", "rejected", note="no better")
     text = str(await satay.decision_trail("run-42/b"))
@@ -389,7 +389,7 @@ async def test_following_goes_on_after_a_pause_and_a_crash_and_ends_with_the_ses
 
 async def test_following_passes_an_end_that_was_gone_on_after(app: AppUnderTest) -> None:
     await record()
-    async with await satay.Session.resume("run-42") as again:
+    async with satay.Session.resume("run-42") as again:
         await again.step("more")
     follower = Follower(app, "run-42")
     await follower.task

@@ -72,7 +72,7 @@ def test_a_journal_is_read_in_pieces_as_in_one() -> None:
     for entry in entries:
         pieces.read([entry])
 
-    assert (whole.steps, whole.snapshots, whole.status) == (pieces.steps, pieces.snapshots, pieces.status)
+    assert (whole.steps, list(whole.snapshots), whole.status) == (pieces.steps, list(pieces.snapshots), pieces.status)
 
 
 def test_a_step_reaches_to_its_state() -> None:
@@ -89,8 +89,18 @@ def test_a_name_that_has_to_be_quoted_is_read() -> None:
 
 def test_entries_come_with_their_values_or_without() -> None:
     plain = transcript_of(CREATED, (EntryType.STEP_RECORDED, '{"step":1,"name":"plan"}'))
+    quoted = (EntryType.STEP_RECORDED, '{"step":1,"name":"\\"plan\\""}')
 
     assert transcript_of(CREATED, step(1)).steps == plain.steps
+    assert transcript_of(CREATED, step(1, '\\"plan\\"')).steps == transcript_of(CREATED, quoted).steps
+
+
+def test_a_step_without_a_name_is_said_to_be_damaged_when_it_is_asked_for() -> None:
+    transcript = transcript_of(CREATED, step(1), (EntryType.STEP_RECORDED, '{"step":2,"content":{}}'), step(3))
+
+    assert transcript.step_mark(3) is not None
+    with pytest.raises(JournalCorruptError, match="run 's' cannot be read: entry 3"):
+        transcript.step_mark(2)
 
 
 def test_what_is_at_or_before_the_cut_of_a_fork_is_inherited() -> None:
@@ -133,7 +143,6 @@ def test_a_wake_up_is_pending_until_it_has_fired() -> None:
         ([STARTED], "does not begin with its creation"),
         ([CREATED, step(2)], "is step 2, and step 0 was before it"),
         ([CREATED, step(1), step(3)], "is step 3, and step 1 was before it"),
-        ([CREATED, step(1), state(1, "delta", 9)], "builds on a state at entry 9"),
         ([CREATED, (EntryType.DECISION_MADE, '{"call":5,"decision":"rerun"}')], "answers a call that is not there"),
     ],
 )

@@ -21,6 +21,7 @@ from satay.journal import (
     Blob,
     Claim,
     Commit,
+    FirstPage,
     Lease,
     NewFork,
     NewRun,
@@ -139,9 +140,18 @@ class ReadableSqlite:
         return self._read(reads.ids, prefix, limit)
 
     def read(
-        self, run_id: str, *, after: int = 0, limit: int = MAX_PAGE, without_values: Collection[str] = ()
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        limit: int = MAX_PAGE,
+        without: Collection[str] = (),
+        without_values: Collection[str] = (),
     ) -> "asyncio.Future[list[Entry]]":
-        return self._read(reads.read, run_id, after, limit, without_values)
+        return self._read(reads.read, run_id, after, limit, without, without_values)
+
+    def first_pages(self, run_ids: Sequence[str]) -> "asyncio.Future[list[FirstPage]]":
+        return self._read(reads.first_pages, run_ids)
 
     def last(self, run_id: str) -> "asyncio.Future[Entry | None]":
         return self._read(reads.last, run_id)
@@ -149,14 +159,16 @@ class ReadableSqlite:
     def blobs(self, digests: Collection[str]) -> "asyncio.Future[dict[str, str]]":
         return self._read(reads.blobs, digests)
 
-    def due(self, now: int, owner: str | None, limit: int) -> "asyncio.Future[list[RunRecord]]":
-        return self._read(reads.due, now, owner, limit)
+    def due(
+        self, now: int, owner: str | None, limit: int, after: RunRecord | None = None
+    ) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.due, now, owner, limit, after)
 
     def next_wake(self, owner: str | None) -> "asyncio.Future[int | None]":
         return self._read(reads.next_wake, owner)
 
-    def abandoned(self, now: int, limit: int) -> "asyncio.Future[list[RunRecord]]":
-        return self._read(reads.abandoned, now, limit)
+    def abandoned(self, now: int, limit: int, after: RunRecord | None = None) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.abandoned, now, limit, after)
 
     def messages(self, run_id: str, limit: int = MAX_PAGE) -> "asyncio.Future[list[Message]]":
         return self._read(reads.messages, run_id, limit)
@@ -232,8 +244,8 @@ class SqliteJournal(ReadableSqlite):
     def note(self, notes: Sequence[Note]) -> "asyncio.Future[None]":
         return self._write(writes.note, notes)
 
-    def claim(self, run_id: str, owner: str, now: int) -> "asyncio.Future[Claim | None]":
-        return self._write(writes.claim, writes.Takeover(run_id, owner, now))
+    def claim(self, seen: Sequence[RunRecord], owner: str, now: int) -> "asyncio.Future[list[Claim]]":
+        return self._write(writes.claim, writes.Takeover(seen, owner, now))
 
     def release(self, lease: Lease, before: RunRecord | None = None) -> "asyncio.Future[None]":
         return self._write(writes.release, writes.Handover(lease, before))

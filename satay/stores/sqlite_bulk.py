@@ -45,6 +45,21 @@ class Heads:
             self.note(key, seq)
         return row is not None
 
+    def reach_all(self, cursor: sqlite3.Cursor, appends: Sequence[Append]) -> bool:
+        """Whether the entry before each append is there. Called outside of a transaction."""
+        places = [(append.lease.key, append.entries[0].seq - 1) for append in appends if append.entries]
+        unknown = [(key, seq) for key, seq in places if not 0 < seq <= self._seqs.get(key, 0)]
+        return all(_are_there(cursor, chunk) for chunk in writes.chunks(unknown))
+
+
+def _are_there(cursor: sqlite3.Cursor, places: Sequence[tuple[int, int]]) -> bool:
+    there = cursor.execute(
+        f"WITH place (run, seq) AS (VALUES {writes.values(2, len(places))}) SELECT count(*) FROM place "
+        "CROSS JOIN events ON events.run = place.run AND events.seq = place.seq",
+        [number for place in places for number in place],
+    ).fetchone()
+    return bool(there == (len(places),))
+
 
 def is_lone(append: Append) -> bool:
     """Whether `append_alone` can perform an append: it adds entries, not too many, and changes nothing else."""

@@ -5,9 +5,10 @@ all is rolled back, and every call gets a transaction of its own.
 """
 
 import contextlib
+import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from satay.clock import monotonic
@@ -16,6 +17,7 @@ from satay.journal import Append, Blob, Lease
 from satay.stores import sqlite_bulk as bulk
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
+from satay.stores.sqlite_blobs import PackedBlob, pack
 from satay.stores.sqlite_errors import explain
 from satay.stores.sqlite_schema import SqliteSettings, begin
 
@@ -32,11 +34,22 @@ class Write(NamedTuple):
     blobs: Sequence[Blob] = ()
 
 
-Packed = Sequence[writes.PackedBlob] | BaseException
+Packed = Sequence[PackedBlob] | BaseException
 """The blobs of a call as they are stored, or why they cannot be."""
 
 
-_IN_BULK: Final = (writes.append, writes.create)
+_IN_BULK: Final = (writes.append, writes.create, writes.claim)
+
+
+_NOTHING: Final = itertools.repeat(None)
+
+
+def _are_independent(takeovers: Sequence[writes.Takeover], appends: Sequence[Append]) -> bool:
+    """Whether it does not matter which of them come first."""
+    if not takeovers:
+        return True
+    claimed = [record.key for takeover in takeovers for record in takeover.seen]
+    return len(set(claimed)) == len(claimed) and not {append.lease.key for append in appends}.intersection(claimed)
 
 
 class GroupCommit:
@@ -75,7 +88,7 @@ class GroupCommit:
         return True
 
     def _commit_in_bulk(self, group: Sequence[Write]) -> list[object] | None:
-        """Perform creations and appends by as few statements as can be.
+        """Perform creations and appends by as few statements as can be, and claims, which are few already.
 
         None if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
         """
@@ -83,24 +96,27 @@ class GroupCommit:
             return None
         appends: list[Append] = [write.argument for write in group if write.fn is writes.append]
         creations: list[writes.Creation] = [write.argument for write in group if write.fn is writes.create]
+        takeovers: list[writes.Takeover] = [write.argument for write in group if write.fn is writes.claim]
+        if not _are_independent(takeovers, appends):
+            return None
         try:
             self._roll_back()
-            for append in appends:
-                if append.entries and not self._heads.reach(self._cursor, append.lease.key, append.entries[0].seq - 1):
-                    return None
+            if not self._heads.reach_all(self._cursor, appends):
+                return None
             begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
             leases = bulk.create_all(self._cursor, creations)
             if not bulk.append_all(self._cursor, appends):
                 self._roll_back()
                 return None
+            claims = [writes.claim(self._cursor, takeover) for takeover in takeovers]
             self._cursor.execute("COMMIT")
         except Exception:  # whatever it is, the transaction that follows meets it again, and tells the callers
             with contextlib.suppress(sqlite3.Error):
                 self._roll_back()
             return None
         self._note_heads(creations, leases, appends)
-        made = iter(leases)
-        return [next(made) if write.fn is writes.create else None for write in group]
+        outcomes: dict[object, Iterator[object]] = {writes.create: iter(leases), writes.claim: iter(claims)}
+        return [next(outcomes.get(write.fn, _NOTHING)) for write in group]
 
     def _note_heads(
         self, creations: Sequence[writes.Creation], leases: Sequence[Lease], appends: Sequence[Append]
@@ -153,7 +169,7 @@ class GroupCommit:
     def _pack(self, write: Write) -> Packed:
         """Compress before the transaction, so that nobody waits for the lock meanwhile."""
         try:
-            return [writes.pack(blob) for blob in write.blobs if not writes.has_blob(self._cursor, blob.sha256)]
+            return [pack(blob) for blob in write.blobs if not writes.has_blob(self._cursor, blob.sha256)]
         except (SatayError, UnicodeEncodeError, sqlite3.Error) as error:
             return error
 

@@ -4,14 +4,12 @@ Each is one statement, so it sees one state of the database, or needs no more th
 """
 
 import functools
-import hashlib
 import sqlite3
-import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from satay.errors import InvalidValueError, JournalCorruptError
-from satay.journal import MAX_PAGE, Owner, RunQuery, Wait
+from satay.errors import JournalCorruptError
+from satay.journal import MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
 from satay.model import (
     EXPERIMENT_WORKFLOW,
     SESSION_WORKFLOW,
@@ -22,6 +20,7 @@ from satay.model import (
     RunRecord,
     RunStatus,
 )
+from satay.stores.sqlite_blobs import PackedBlob, to_digest, unpack
 from satay.stores.sqlite_schema import LIVE
 
 NOBODY: Final = 0
@@ -38,6 +37,10 @@ _HAS_WAIT: Final = """EXISTS (
 _KEY: Final = "(SELECT key FROM runs WHERE run_id = :run_id)"
 
 _IS_FOR_DRIVER: Final = "(inbox.type >= 'satay.' AND inbox.type < 'satay/')"
+
+
+_to_entry: Final = functools.partial(tuple.__new__, Entry)
+"""`Entry._make` without its look at how many columns there are, which is most of what it costs."""
 
 
 class Pending(NamedTuple):
@@ -87,14 +90,21 @@ def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
 
 
 def read(
-    connection: sqlite3.Connection, run_id: str, after: int, limit: int, without_values: Collection[str] = ()
+    connection: sqlite3.Connection,
+    run_id: str,
+    after: int,
+    limit: int,
+    without: Collection[str] = (),
+    without_values: Collection[str] = (),
 ) -> list[Entry]:
+    unwanted = [str(type) for type in without]
+    wanted = f"AND type NOT IN ({', '.join('?' * len(unwanted))}) " if unwanted else ""
     rows = connection.execute(
         f"SELECT seq, type, at, {_payload_without_values(frozenset(without_values))}, digest FROM events "
-        "WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? ORDER BY seq LIMIT ?",
-        (run_id, after, page(limit)),
+        f"WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? {wanted}ORDER BY seq LIMIT ?",
+        (run_id, after, *unwanted, page(limit)),
     )
-    return list(map(Entry._make, rows))
+    return list(map(_to_entry, rows))
 
 
 @functools.cache
@@ -103,12 +113,38 @@ def _payload_without_values(types: frozenset[str]) -> str:
     cases = []
     for type, field in VALUE_FIELD.items():
         if type in types:
-            start = f"""instr(payload, ',"{field}":')"""
-            cases.append(
-                f"WHEN '{EntryType(type).value}' THEN "
-                f"CASE {start} WHEN 0 THEN payload ELSE substr(payload, 1, {start} - 1) || '}}' END"
-            )
+            head = f"""substr(payload, 1, instr(payload, ',"{field}":') - 1)"""  # empty where there is no value
+            cases.append(f"WHEN '{EntryType(type).value}' THEN coalesce(nullif({head}, '') || '}}', payload)")
     return f"CASE type {' '.join(cases)} ELSE payload END" if cases else "payload"
+
+
+def first_pages(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[FirstPage]:
+    wanted = run_ids[:MAX_PAGE]
+    receivers = _with_messages(connection, wanted)
+    pages: list[FirstPage] = []
+    rows = characters = 0
+    for run_id in wanted:
+        if pages and (rows >= MAX_PAGE or characters >= MANY_CHARACTERS):
+            break
+        entries = read(connection, run_id, 0, MAX_PAGE - rows)
+        rows += len(entries)
+        characters += sum(len(entry.payload) for entry in entries)
+        pages.append(FirstPage(run_id, entries, rows < MAX_PAGE, run_id in receivers))
+    return pages
+
+
+def _with_messages(connection: sqlite3.Connection, run_ids: Sequence[str]) -> set[str]:
+    """Those of the runs for which `messages` would find something."""
+    sql = f"""
+        SELECT run_id FROM runs WHERE run_id IN ({", ".join("?" * len(run_ids))}) AND (
+            EXISTS (SELECT 1 FROM inbox WHERE inbox.run = runs.key AND inbox.is_taken = 0 AND {_IS_FOR_DRIVER})
+            OR EXISTS (
+                SELECT 1 FROM waits CROSS JOIN inbox
+                ON inbox.run IN ({NOBODY}, runs.key) AND inbox.type = waits.type AND inbox.key IS waits.key
+                AND inbox.is_taken = 0
+                WHERE waits.run = runs.key))
+    """
+    return {run_id for (run_id,) in connection.execute(sql, run_ids)}
 
 
 def last(connection: sqlite3.Connection, run_id: str) -> Entry | None:
@@ -124,13 +160,16 @@ def blobs(connection: sqlite3.Connection, digests: Collection[str]) -> dict[str,
     return {digest: _blob(connection, digest) for digest in digests}
 
 
-def due(connection: sqlite3.Connection, now: int, owner: str | None, limit: int) -> list[RunRecord]:
+def due(
+    connection: sqlite3.Connection, now: int, owner: str | None, limit: int, after: RunRecord | None = None
+) -> list[RunRecord]:
     whose, values = ("TRUE", ()) if owner is None else ("owner = ?", (owner,))
+    rest, place = ("TRUE", ()) if after is None else ("(wake_at, key) > (?, ?)", (after.wake_at, after.key))
     sql = (
-        f"SELECT {RUN_COLUMNS} FROM runs WHERE {whose} AND status = 'waiting' AND wake_at <= ? "
+        f"SELECT {RUN_COLUMNS} FROM runs WHERE {whose} AND status = 'waiting' AND wake_at <= ? AND {rest} "
         "ORDER BY wake_at, key LIMIT ?"
     )
-    return _to_runs(connection.execute(sql, (*values, now, page(limit))))
+    return _to_runs(connection.execute(sql, (*values, now, *place, page(limit))))
 
 
 def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
@@ -140,13 +179,13 @@ def next_wake(connection: sqlite3.Connection, owner: str | None) -> int | None:
     return wake_at
 
 
-def abandoned(connection: sqlite3.Connection, now: int, limit: int) -> list[RunRecord]:
+def abandoned(connection: sqlite3.Connection, now: int, limit: int, after: RunRecord | None = None) -> list[RunRecord]:
     sql = (
         f"SELECT {RUN_COLUMNS} FROM runs LEFT JOIN owners ON owners.id = runs.owner "
         f"WHERE status = 'running' AND workflow <> '{SESSION_WORKFLOW}' "
-        "AND (owners.id IS NULL OR owners.expires_at < ?) ORDER BY key LIMIT ?"
+        "AND (owners.id IS NULL OR owners.expires_at < ?) AND key > ? ORDER BY key LIMIT ?"
     )
-    return _to_runs(connection.execute(sql, (now, page(limit))))
+    return _to_runs(connection.execute(sql, (now, NOBODY if after is None else after.key, page(limit))))
 
 
 def owners(connection: sqlite3.Connection) -> list[Owner]:
@@ -236,14 +275,6 @@ def page(limit: int) -> int:
     return min(max(limit, 0), MAX_PAGE)
 
 
-def to_digest(sha256: str) -> bytes:
-    """The bytes of a digest in hexadecimal."""
-    try:
-        return bytes.fromhex(sha256)
-    except ValueError:
-        raise InvalidValueError(f"{sha256!r} is not a SHA-256 in hexadecimal") from None
-
-
 def to_run(row: tuple[object, ...]) -> RunRecord:
     """The record of a row that was read with `RUN_COLUMNS`."""
     run = RunRecord._make(row)
@@ -267,14 +298,10 @@ def _to_runs(rows: sqlite3.Cursor) -> list[RunRecord]:
 
 def _blob(connection: sqlite3.Connection, sha256: str) -> str:
     digest = to_digest(sha256)
-    row = connection.execute("SELECT is_compressed, data FROM blobs WHERE sha256 = ?", (digest,)).fetchone()
+    row = connection.execute("SELECT sha256, is_compressed, data FROM blobs WHERE sha256 = ?", (digest,)).fetchone()
     if row is None:
         raise JournalCorruptError(f"the value {sha256!r} is lost from the journal; restore the database from a copy")
-    is_compressed, data = row
-    try:
-        content = zlib.decompress(data) if is_compressed else bytes(data)
-    except (zlib.error, TypeError):  # A column takes any type: where bytes were changed to text, say.
-        content = b""
-    if hashlib.sha256(content).digest() != digest:
+    text = unpack(PackedBlob(*row))
+    if text is None:
         raise JournalCorruptError(f"the value {sha256!r} is damaged in the journal; restore the database from a copy")
-    return content.decode()
+    return text

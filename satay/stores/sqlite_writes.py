@@ -7,17 +7,22 @@ second attempt.
 
 import functools
 import sqlite3
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from satay.errors import JournalConflictError, MessageTakenError, RunEndedError, RunExistsError, RunNotFoundError
+from satay.errors import (
+    JournalConflictError,
+    JournalCorruptError,
+    MessageTakenError,
+    RunEndedError,
+    RunExistsError,
+    RunNotFoundError,
+)
 from satay.journal import (
     CANCEL_REQUESTED,
     CHILD_ENDED,
     PARENT_ASKS,
     Append,
-    Blob,
     Claim,
     Lease,
     NewFork,
@@ -29,6 +34,7 @@ from satay.journal import (
 )
 from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, TERMINAL_STATUSES, Entry, RunRecord, RunStatus
 from satay.stores import sqlite_reads as reads
+from satay.stores.sqlite_blobs import PackedBlob, to_digest
 from satay.stores.sqlite_reads import NOBODY, Pending
 from satay.stores.sqlite_schema import LIVE
 
@@ -36,15 +42,6 @@ FIRST_EPOCH: Final = 1
 
 NO_PAYLOAD: Final = "null"
 """The payload of a message that the store posts by itself."""
-
-COMPRESSION_LEVEL: Final = 1
-"""The cheapest level of zlib."""
-
-SAMPLE_BYTES: Final = 16 * 1024
-"""How much of a blob is compressed to see whether it shrinks."""
-
-WORTHWHILE_RATIO: Final = 0.5
-"""A blob whose sample does not shrink to this part of its size is stored as it is: compressing it takes too long."""
 
 MAX_BULK_ROWS: Final = 512
 """How many rows one statement inserts; a power of two, so that few statements serve all."""
@@ -72,9 +69,9 @@ class NewMessage(NamedTuple):
 
 
 class Takeover(NamedTuple):
-    """A run to be claimed by `owner`."""
+    """Runs to be claimed by `owner`, as they were read."""
 
-    run_id: str
+    seen: Sequence[RunRecord]
     owner: str
     now: int
 
@@ -91,14 +88,6 @@ class Creation(NamedTuple):
 
     run: NewRun
     entries: Sequence[Entry]
-
-
-class PackedBlob(NamedTuple):
-    """A blob as it is stored."""
-
-    sha256: bytes
-    is_compressed: bool
-    data: bytes
 
 
 def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
@@ -129,9 +118,19 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
         "SELECT ?, seq, type, at, payload, digest FROM events WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
         (lease.key, source[0], fork.through_seq),
     )
+    if cursor.rowcount != fork.through_seq - 1:
+        raise _incomplete(cursor, source[0], fork)
     insert_events(cursor, [event_row(lease.key, entry) for entry in fork.after])
     _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
     return lease
+
+
+def _incomplete(cursor: sqlite3.Cursor, source: int, fork: NewFork) -> JournalCorruptError:
+    rows = cursor.execute("SELECT seq FROM events WHERE run = ? ORDER BY seq LIMIT ?", (source, fork.through_seq))
+    missing = next(seq for seq, (there,) in enumerate(rows, 1) if seq != there)
+    return JournalCorruptError(
+        f"run {fork.source_id!r} cannot be forked: its entry {missing} is missing", run_id=fork.source_id, seq=missing
+    )
 
 
 def append(cursor: sqlite3.Cursor, append: Append) -> None:
@@ -187,23 +186,34 @@ def _find_undriven(cursor: sqlite3.Cursor, run_id: str) -> tuple[int, int]:
     raise JournalConflictError(f"run {run_id!r} {reason}; nothing was written, read it again", run_id=run_id)
 
 
-def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> Claim | None:
-    before = reads.record(cursor.connection, takeover.run_id)
-    if before is None:
-        return None
-    cursor.execute(
-        f"""
-        UPDATE runs SET owner = :owner, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = :now
-        WHERE key = :key AND (status IN {LIVE} OR workflow = '{SESSION_WORKFLOW}')
-            AND workflow <> '{EXPERIMENT_WORKFLOW}' AND (
-            status NOT IN {LIVE} OR owner IS NULL OR owner = :owner OR status IN ('waiting', 'needs_decision')
-            OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= :now))
-        """,
-        {"key": before.key, "owner": takeover.owner, "now": takeover.now},
+def claim(cursor: sqlite3.Cursor, takeover: Takeover) -> list[Claim]:
+    return [claim for chunk in chunks(takeover.seen) for claim in _claim(cursor, takeover._replace(seen=chunk))]
+
+
+_IS_FREE: Final = f"""
+    runs.workflow <> '{EXPERIMENT_WORKFLOW}' AND CASE
+        WHEN runs.status NOT IN {LIVE} THEN runs.workflow = '{SESSION_WORKFLOW}'
+        ELSE runs.owner IS NULL OR runs.owner = ? OR runs.status IN ('waiting', 'needs_decision')
+        OR NOT EXISTS (SELECT 1 FROM owners WHERE owners.id = runs.owner AND owners.expires_at >= ?)
+    END
+"""
+
+
+def _claim(cursor: sqlite3.Cursor, takeover: Takeover) -> list[Claim]:
+    seen, owner, now = takeover
+    free = cursor.execute(
+        f"WITH seen (key, epoch) AS (VALUES {values(2, len(seen))}) SELECT {reads.RUN_COLUMNS} FROM seen "
+        f"CROSS JOIN runs ON runs.key = seen.key AND runs.epoch = seen.epoch WHERE {_IS_FREE}",
+        [*(number for record in seen for number in (record.key, record.epoch)), owner, now],
     )
-    if cursor.rowcount == 0:
-        return None
-    return Claim(Lease(before.run_id, before.key, before.epoch + 1), before)
+    before = list(map(reads.to_run, free))
+    for records in chunks(before):
+        cursor.execute(
+            "UPDATE runs SET owner = ?, epoch = epoch + 1, status = 'running', wake_at = NULL, updated_at = ? "
+            f"WHERE key IN ({', '.join('?' * len(records))})",
+            (owner, now, *(record.key for record in records)),
+        )
+    return [Claim(Lease(record.run_id, record.key, record.epoch + 1), record) for record in before]
 
 
 def release(cursor: sqlite3.Cursor, handover: Handover) -> None:
@@ -256,19 +266,8 @@ def _was_posted(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> bool:
     return row is not None
 
 
-def pack(blob: Blob) -> PackedBlob:
-    """Compress a blob for the store, unless a sample of it does not shrink."""
-    digest = reads.to_digest(blob.sha256)
-    content = blob.text.encode()
-    middle = len(content) // 2
-    sample = content[middle : middle + SAMPLE_BYTES]
-    if len(zlib.compress(sample, COMPRESSION_LEVEL)) > len(sample) * WORTHWHILE_RATIO:
-        return PackedBlob(digest, False, content)
-    return PackedBlob(digest, True, zlib.compress(content, COMPRESSION_LEVEL))
-
-
 def has_blob(cursor: sqlite3.Cursor, sha256: str) -> bool:
-    digest = reads.to_digest(sha256)
+    digest = to_digest(sha256)
     return cursor.execute("SELECT 1 FROM blobs WHERE sha256 = ?", (digest,)).fetchone() is not None
 
 

@@ -107,7 +107,7 @@ def _fork_seconds(step: int) -> Measure:
     numbers = itertools.count()
 
     async def measure() -> float:
-        async with await satay.Session.resume("long") as session:
+        async with satay.Session.resume("long") as session:
             began = time.perf_counter()
             fork = await session.fork(at_step=step, name=f"long/live/{next(numbers)}")
             took = time.perf_counter() - began
@@ -151,7 +151,7 @@ def _replay_seconds(calls: int) -> Measure:
     """One call that has an outcome, made again."""
 
     async def measure() -> float:
-        async with await satay.Session.resume("calls") as session:
+        async with satay.Session.resume("calls") as session:
             began = time.perf_counter()
             for number in range(calls):
                 receipt = await session.call("look_up", look_up, number, key=str(number))
