@@ -623,7 +623,7 @@ class App(Reader):
         scheduler = await self._ready()
         run_id = await self._id_of(run_id)
         while True:
-            ending = await scheduler.ending(run_id, drive=drive)
+            ending = await scheduler.endings.wait(run_id, drive=drive)
             if ending.continued_as is None:
                 break
             run_id = (await scheduler.archive.latest(ending.continued_as)).run_id

@@ -566,6 +566,10 @@ class Drive(Schedule):
         self.arrive(Arrival(EntryType.EVENT_WAIT_TIMED_OUT, call, facts, taken=message.id))
         return True
 
+    def look_once_live(self) -> None:
+        """Messages came that cannot be delivered before the body has caught up with the history: look for them then."""
+        self._wants_messages = True
+
     def take_in_hand(self, message_id: int) -> bool:
         """Note that a message is being delivered; false if it is already."""
         if self._in_hand is None:

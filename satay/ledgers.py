@@ -303,10 +303,10 @@ class Ledger:
                 self._keep_number(asked, call.identity)
                 await self._record(call, EntryType.CALL_CANCELLED, usage, None)
                 raise ended
-            call.failures += 1
-            if not call.task.policy.allows(ended, call.failures):
-                return await self._record(call, EntryType.TASK_FAILED, usage, encode_failure(ended))
-            await self._pause(call, usage, ended)
+            failed = await self._record_failure(call, usage, ended)
+            if failed.outcome is not None:
+                return failed
+            await self._begin_again(call, failed)
 
     async def _attempt(self, attempt: Attempt) -> str | BaseException:
         """One attempt, in a task and a context of its own: the text of the result, or the error."""
@@ -332,7 +332,7 @@ class Ledger:
 
         Whoever lost the claim meanwhile, or cannot write, has nothing to record: the cancellation goes on.
         """
-        call = attempt.call
+        call, has_ended = attempt.call, task.done()
         task.cancel()
         await asyncio.wait((task,))
         with suppress(*LOST):
@@ -342,20 +342,30 @@ class Ledger:
             elif attempt.has_returned and isinstance(error, Exception):
                 more = attempt.usage_facts() + _unreadable(error)
                 await self._record(call, EntryType.TASK_COMPLETED, more, "null")
+            elif has_ended and isinstance(error, Exception) and not is_made_of(error, NOT_YET):
+                await self._record_failure(call, attempt.usage_facts(), error)
             elif call.task.effect is Effect.EXTERNAL:
                 await self._record(call, EntryType.DECISION_REQUESTED, f',"attempt":{call.attempt}', None)
             else:
                 await self._record(call, EntryType.CALL_CANCELLED, attempt.usage_facts(), None)
 
-    async def _pause(self, call: TaskCall, usage: str, error: BaseException) -> None:
-        """Record a failed attempt, wait, and begin the next one."""
-        backoff, clock = call.task.policy.backoff, self._host.clock
+    async def _record_failure(self, call: TaskCall, usage: str, error: BaseException) -> LedgerCall:
+        """Record a failed attempt: that the call has failed for good, or when the next one is due."""
+        call.failures += 1
+        text = encode_failure(error)
+        if not call.task.policy.allows(error, call.failures):
+            return await self._record(call, EntryType.TASK_FAILED, usage, text)
+        backoff = call.task.policy.backoff
         ceiling = backoff.ceiling(call.failures)
         delay = self._host.chance.uniform(0.0, ceiling) if backoff.jitter else ceiling
-        due = clock.now() + round(delay * MICROSECONDS)
+        due = self._host.clock.now() + round(delay * MICROSECONDS)
         more = f',"attempt":{call.attempt},"retry_at":{due}{usage}'
-        await self._record(call, EntryType.TASK_ATTEMPT_FAILED, more, encode_failure(error))
-        await self._claims.sleep_until(due)
+        return await self._record(call, EntryType.TASK_ATTEMPT_FAILED, more, text)
+
+    async def _begin_again(self, call: TaskCall, failed: LedgerCall) -> None:
+        """Wait for the next attempt, and begin it."""
+        assert failed.retry_at is not None, "it is tried again"
+        await self._claims.sleep_until(failed.retry_at)
         holding = self._claims.holding(self._participant_ttl)
         begins = f',"attempt":{call.attempt + 1}{holding}'
         try:

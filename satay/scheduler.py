@@ -9,27 +9,25 @@ import asyncio
 import contextvars
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from satay.approval_inbox import expire
-from satay.archive import Archive, Ending
+from satay.archive import Archive
 from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
 from satay.children import Children
 from satay.clock import MICROSECONDS, Chance, Clock
-from satay.definitions import Workflow, workflows
+from satay.definitions import Workflow
 from satay.drive import Drive, DriveSettings
 from satay.effects import ForkTerms
+from satay.endings import Endings
 from satay.errors import (
     JournalConflictError,
     JournalError,
-    LeaseHeldError,
-    NeedsDecisionError,
     NotHereError,
-    SatayError,
 )
 from satay.gates import Gate
 from satay.journal import (
@@ -44,14 +42,12 @@ from satay.journal import (
     Owner,
 )
 from satay.logs import log
+from satay.lookout import Lookout
 from satay.model import (
     APPROVAL,
-    SESSION_WORKFLOW,
     Entry,
     EntryType,
     Message,
-    RunRecord,
-    RunStatus,
     continued_run_id,
 )
 from satay.origin import Origin, workflow_created
@@ -65,12 +61,6 @@ from satay.watch import TurnWatch
 
 if TYPE_CHECKING:
     from satay.forks import Forks
-
-RUNS_PER_LOOK: Final = 64
-"""How many runs that are due, or were left behind, are read at once. Whoever wants another run waits for no more."""
-
-RECEIVERS_PER_LOOK: Final = 500
-"""To how many runs messages of other processes are delivered by one look at the journal."""
 
 HEARTBEATS_PER_LEASE: Final = 3
 """How often the owner's row is renewed within the time of a lease."""
@@ -107,6 +97,7 @@ class Scheduler:
         self.drive_settings = settings.drive
         self.archive = Archive(journal)
         self.waiters = Waiters()
+        self.endings = Endings(self, settings.poll_seconds)
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -122,10 +113,9 @@ class Scheduler:
         self.tool_attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
         self.children = Children(self)
-        self._takeovers = Takeovers(self)
+        self.takeovers = Takeovers(self)
         self._gate = Gate(self)
-        self._seen_message = 0
-        self._living: set[str] = set()
+        self._lookout = Lookout(self, recovers=settings.recover, poll_seconds=settings.poll_seconds)
         self.is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
@@ -148,10 +138,9 @@ class Scheduler:
         """Register as an owner, and begin to look for what is due."""
         enter(self.owner_id)
         await self.journal.heartbeat(self._owner())
-        if not self.settings.recover:  # Else what nobody took while its run had no driver is for this process too.
-            self._seen_message, _ = await self.journal.deliverable(1 << 62, 1)
+        await self._lookout.open()
         self._beat = self._loop.create_task(self._keep_lease(), context=self._context.copy())
-        self._poll = self._loop.create_task(self._keep_looking(), context=self._context.copy())
+        self._poll = self._loop.create_task(self._lookout.keep_looking(), context=self._context.copy())
 
     async def close(self) -> None:
         """Let running attempts finish within the grace time, write what they brought, and give every run back."""
@@ -186,7 +175,7 @@ class Scheduler:
             drive.suspend()
         self._drives.clear()
         self._parked.clear()
-        self._takeovers.close()
+        self.takeovers.close()
         self.waiters.close()
 
     # --- for tests ----------------------------------------------------------------------------------------------------
@@ -308,7 +297,7 @@ class Scheduler:
         if run_id not in self._drives:
             record = await self.journal.record(run_id)
             if record is not None and not record.status.is_terminal:
-                return await asyncio.shield(self._takeovers.take_over(record))
+                return await asyncio.shield(self.takeovers.take_over(record))
         return self._drives.get(run_id)
 
     async def is_gone(self, owner_id: str | None) -> bool:
@@ -319,6 +308,21 @@ class Scheduler:
                     return owner.expires_at < self.clock.now()
                 await self.journal.retire(owner.id)
         return True
+
+    async def retry(self, run_id: str) -> None:
+        """Take a run over, also one that stopped here with an error before."""
+        self.waiters.forget_failure(run_id)
+        await self.take_over(run_id)
+
+    async def take_over_quietly(self, run_id: str) -> None:
+        """Take a run over if that can be done here; if not, that is no error."""
+        await self._lookout.take_over_all([await self.archive.record(run_id)])
+
+    async def wake_if_ours(self, run_id: str) -> None:
+        """A message to a run was posted; look for it where this process drives the run."""
+        record = await self.journal.record(run_id)
+        if record is not None and not record.status.is_terminal:
+            self._lookout.wake_for_message(record)
 
     async def cancel(self, run_id: str) -> None:
         """Ask for a run to be cancelled. Raises `RunNotFoundError`."""
@@ -332,7 +336,7 @@ class Scheduler:
         """Put a message in the inbox, and wake the run that it can be delivered to, if this process drives it."""
         posted = await self.journal.post(run_id, type, key, event_id, payload, self.clock.now())
         if posted.receiver is not None:
-            self._wake_for_message(posted.receiver)
+            self._lookout.wake_for_message(posted.receiver)
         return posted.id is not None
 
     # --- what drives ask for ------------------------------------------------------------------------------------------
@@ -434,7 +438,7 @@ class Scheduler:
             return
         if drive.undecided:
             self.waiters.tell(drive.run_id)
-            self._tell_ancestors(drive)
+            self.endings.tell_ancestors(drive)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -511,85 +515,6 @@ class Scheduler:
             start_key=start_key,
         )
 
-    # --- endings ------------------------------------------------------------------------------------------------------
-
-    async def ending(self, run_id: str, *, drive: bool) -> Ending:
-        """Wait until a run has ended. With `drive`, take it over when nobody drives it.
-
-        Raises what keeps the run from going on: `NondeterminismError`, `NeedsDecisionError`, `UnknownWorkflowError`, a
-        `JournalError`, or `LeaseHeldError` where nobody drives the run and `drive` is false.
-        """
-        while True:
-            if run_id not in self._drives:
-                record = await self.archive.run(run_id)
-                if record.status.is_terminal:
-                    return await self.archive.ending(run_id)
-                if record.status == RunStatus.NEEDS_DECISION:
-                    raise _undecided(run_id)
-                self.waiters.raise_failure(run_id)
-                if drive:
-                    await self.take_over(run_id)
-                elif await self._is_nobodys(record):
-                    raise _driven_by_nobody(record)
-            ending = await self._wait_for_ending(run_id)
-            if ending is not None:
-                return ending
-            self.waiters.raise_failure(run_id)
-
-    async def _wait_for_ending(self, run_id: str) -> Ending | None:
-        """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
-        driven = self._drives.get(run_id)
-        if driven is None:
-            return await self.waiters.wait(run_id, self.settings.poll_seconds)
-        if _waits_for_decision(driven):
-            await self._refuse_undecided(driven)
-            if _waits_for_decision(driven):
-                return await self.waiters.wait(run_id, self.settings.poll_seconds)
-            return None
-        await self._raise_for_children(driven)
-        if self._drives.get(run_id) is not driven or _waits_for_decision(driven):
-            return None  # Something happened meanwhile, and was told to nobody.
-        return await self.waiters.wait(run_id, None)
-
-    async def _raise_for_children(self, drive: Drive) -> None:
-        """Raise what keeps a child from going on, where a run does nothing but wait."""
-        if drive.active or not drive.is_still:
-            return
-        for child_id in drive.child_ids():
-            self.waiters.raise_failure(child_id)
-            child = self._drives.get(child_id)
-            if child is not None:
-                if _waits_for_decision(child):
-                    await self._refuse_undecided(child)
-                await self._raise_for_children(child)
-
-    def _tell_ancestors(self, drive: Drive) -> None:
-        """Those who wait for a run also want to know what keeps its children from going on."""
-        parent_id = drive.parent_id
-        while parent_id is not None:
-            self.waiters.tell(parent_id)
-            parent = self._drives.get(parent_id)
-            parent_id = None if parent is None else parent.parent_id
-
-    async def _refuse_undecided(self, drive: Drive) -> None:
-        """Raise `NeedsDecisionError`, unless the decision is in the inbox."""
-        messages = await self.journal.messages(drive.run_id)
-        # A decision that was taken meanwhile is no longer in the inbox, but then the drive waits for it no more.
-        if _waits_for_decision(drive) and all(message.type != DECISION for message in messages):
-            raise _undecided(drive.run_id)
-
-    async def retry(self, run_id: str) -> None:
-        """Take a run over, also one that stopped here with an error before."""
-        self.waiters.forget_failure(run_id)
-        await self.take_over(run_id)
-
-    async def _is_nobodys(self, record: RunRecord) -> bool:
-        if record.owner == self.owner_id or record.status == RunStatus.NEEDS_DECISION:
-            return False
-        now = self.clock.now()
-        owners = await self.journal.owners()
-        return not any(owner.id == record.owner and owner.expires_at > now and not is_dead(owner) for owner in owners)
-
     # --- background ---------------------------------------------------------------------------------------------------
 
     def step(self, callback: Callable[..., None], *args: Any) -> None:
@@ -620,7 +545,7 @@ class Scheduler:
                 await self.journal.release(drive.lease, drive.before)
         finally:
             self.waiters.note_failure(drive.run_id, error)
-            self._tell_ancestors(drive)
+            self.endings.tell_ancestors(drive)
 
     async def _try_again(self, run_id: str) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
@@ -652,10 +577,9 @@ class Scheduler:
             self._park(drive)
 
     def _hand_over(self, drive: Drive, messages: Sequence[Message]) -> None:
+        if messages and not drive.is_live:
+            drive.look_once_live()
         if drive.is_suspended or drive.is_ended or not drive.is_live:
-            drive.has_messages |= bool(
-                messages
-            )  # A drive that replays its history looks for itself when it has done so.
             return
         for message in messages:
             if self.is_closing and message.type not in (CANCEL_REQUESTED, TERMINATION_REQUESTED):
@@ -691,7 +615,7 @@ class Scheduler:
             if drive is not None and not drive.is_suspended:
                 self._fire(drive)
         if self._wakes.is_sweep_due(now):
-            self.spawn(self._wake_sleepers())
+            self.spawn(self._lookout.wake_sleepers())
 
     def _fire(self, drive: Drive) -> None:
         """Deliver what is due. A message that is there wins over a timeout, so a drive that waits looks first.
@@ -721,153 +645,9 @@ class Scheduler:
             drive.fire_due(self.clock.now())
         self.unpin(drive)
 
-    async def _wake_sleepers(self) -> None:
-        """Rebuild the waiting runs that are due and not in memory."""
-        whose = None if self.settings.recover else self.owner_id
-        try:
-            await _go_through(partial(self.journal.due, self.clock.now(), whose, RUNS_PER_LOOK), self._wake_all)
-            await self._plan_next_sweep(whose)
-        except JournalError as error:
-            log().warning("sweep.failed", error=str(error))
-            self._wakes.sweep(self._next_look())
-
-    async def _wake_all(self, due: Sequence[RunRecord]) -> None:
-        await self._take_over_all(due)
-        for record in due:
-            if record.workflow == SESSION_WORKFLOW:
-                await self._wake_session(record)
-
-    async def _wake_session(self, record: RunRecord) -> None:
-        from satay.session_wakes import wake_session
-
-        try:
-            await wake_session(self, record)
-        except JournalError as error:
-            log().warning("session.not_woken", run_id=record.run_id, error=str(error))
-
     def sleep_until(self, due: int) -> None:
         """Look at this moment for what is to be woken and is not in memory: a session was paused until then."""
         self._wakes.sweep(due)
-
-    async def _plan_next_sweep(self, whose: str | None) -> None:
-        next_wake = await self.journal.next_wake(whose)
-        if next_wake is not None and next_wake <= self.clock.now():  # Nobody here can drive it: look again later.
-            next_wake = self._next_look()
-        if next_wake is not None:
-            self._wakes.sweep(next_wake)
-
-    def _next_look(self) -> int:
-        return self.clock.now() + round(self.settings.poll_seconds * MICROSECONDS)
-
-    async def take_over_quietly(self, run_id: str) -> None:
-        """Take a run over if that can be done here; if not, that is no error."""
-        await self._take_over_all([await self.archive.record(run_id)])
-
-    async def _take_over_all(self, records: Iterable[RunRecord]) -> None:
-        answers = [self._takeovers.take_over(record) for record in records if self._is_to_be_driven(record)]
-        if answers:
-            await asyncio.wait(answers)
-        for error in (answer.exception() for answer in answers):
-            if isinstance(error, JournalError):
-                self._seen_message = 0  # A message may have been the reason, and is looked for again.
-            if isinstance(error, SatayError):
-                log().warning("run.not_taken_over", error=str(error))
-
-    def _is_to_be_driven(self, record: RunRecord) -> bool:
-        return (
-            record.run_id not in self._drives
-            and not record.status.is_terminal
-            and not self.waiters.has_failed(record.run_id)
-            and workflows.get(record.workflow) is not None
-        )
-
-    async def _keep_looking(self) -> None:
-        """Find what other processes left in the journal: messages for runs of this one, and runs whose driver died."""
-        if self.settings.recover:
-            await self._look_around(self._recover)
-        while True:
-            await asyncio.sleep(self.settings.poll_seconds)
-            await self._look_around(self._find_messages)
-            if self.settings.recover:
-                await self._look_around(self._recover)
-
-    async def _look_around(self, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await look()
-        except JournalError as error:
-            log().warning("sweep.failed", error=str(error))
-
-    async def _find_messages(self) -> None:
-        highest, receivers = await self.journal.deliverable(self._seen_message, RECEIVERS_PER_LOOK)
-        self._seen_message = highest
-        for record in receivers:
-            self._wake_for_message(record)
-
-    def _wake_for_message(self, record: RunRecord) -> None:
-        drive = self._drives.get(record.run_id)
-        if drive is not None:
-            self.look_for_messages(drive)
-        elif record.workflow == SESSION_WORKFLOW:
-            self.waiters.tell_of_entry(record.run_id)  # Whoever waits in it looks by itself.
-        elif self._takeovers.note_message(record.run_id):
-            pass  # It is about to be driven, and looks then.
-        elif record.owner == self.owner_id or self.settings.recover:
-            self.spawn(self._take_over_all([record]))
-
-    async def wake_if_ours(self, run_id: str) -> None:
-        """A message to a run was posted; look for it where this process drives the run."""
-        record = await self.journal.record(run_id)
-        if record is not None and not record.status.is_terminal:
-            self._wake_for_message(record)
-
-    async def _recover(self) -> None:
-        now = self.clock.now()
-        living: set[str] = set()
-        for owner in await self.journal.owners():
-            if owner.id != self.owner_id and is_dead(owner):
-                await self.journal.retire(owner.id)
-            elif owner.expires_at >= now:
-                living.add(owner.id)
-        if not self._living <= living:
-            self._seen_message = 0  # Messages that were left to an owner which lives no more are looked for again.
-        self._living = living
-        await _go_through(partial(self.journal.abandoned, now, RUNS_PER_LOOK), self._take_over_all)
-        await self._plan_next_sweep(None)
-
-
-async def _go_through(
-    read: Callable[[RunRecord | None], Awaitable[Sequence[RunRecord]]],
-    serve: Callable[[Sequence[RunRecord]], Awaitable[None]],
-) -> None:
-    """Serve all that a question to the journal finds, `RUNS_PER_LOOK` at once: those that cannot be hide no other."""
-    page = await read(None)
-    while page:
-        await serve(page)
-        page = await read(page[-1]) if len(page) == RUNS_PER_LOOK else ()
-
-
-def _undecided(run_id: str) -> NeedsDecisionError:
-    return NeedsDecisionError(
-        f"run {run_id!r} stopped at an external call of which nobody knows whether it took effect; find out, then "
-        'call satay.decide(run_id, "rerun"), satay.decide(run_id, "fail") or satay.decide(run_id, value=...)',
-        run_id=run_id,
-    )
-
-
-def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
-    run_id = record.run_id
-    told = (
-        f"session {run_id!r} is {record.status} and nobody has it open; go on with it in the block of "
-        f"'async with satay.Session.resume({run_id!r})'"
-        if record.workflow == SESSION_WORKFLOW
-        else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
-    )
-    return LeaseHeldError(told, run_id=run_id)
-
-
-def _waits_for_decision(drive: Drive) -> bool:
-    """Whether nothing goes on until someone decides, and the question is on disk."""
-    return drive.is_undecided and drive.is_still
 
 
 def _tell_of_slow_turn(run_id: str, seconds: float, line: str) -> None:

@@ -156,11 +156,12 @@ def test_a_participant_goes_on_while_the_owner_is_killed_and_is_refused_once_ano
 ) -> None:
     with dispatching(tmp_path, role="lend") as owner:
         owner.wait_for("lent")
-        with dispatching(tmp_path, role="join", point="slow") as participant:
+        with dispatching(tmp_path, role="join", point="held") as participant:
             participant.wait_for("sending")
             owner.kill()
             with dispatching(tmp_path) as reopening:
                 ended = reopening.end()
+            (tmp_path / "journal" / "finish").touch()
             refused = participant.end()
 
     assert "reclaimed 2 sent to ada" == ended.last_line

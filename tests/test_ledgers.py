@@ -647,6 +647,36 @@ async def test_a_result_that_comes_with_the_cancellation_of_the_caller_is_record
 
 
 @pytest.mark.parametrize("effect", [None, "external"])
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_an_error_that_comes_with_the_cancellation_of_the_caller_is_recorded(
+    retries: int, effect: Any, tmp_path: Path
+) -> None:
+    callers: list[asyncio.Task[Any]] = []
+
+    async def work() -> str:
+        outbox.note(f"attempt {satay.task_context().attempt}")
+        if len(outbox.sent) > 1:
+            return "done"
+        asyncio.get_running_loop().call_soon(callers[0].cancel)
+        raise ValueError("no such address")
+
+    backoff = satay.Backoff(first=0.0)
+    task = satay.task(name=f"ledgers.fails_{retries}_{effect}", effect=effect, retries=retries, backoff=backoff)(work)
+    async with open_app(tmp_path), satay.Session("s") as session:
+        calling = asyncio.create_task(session.call(task.name, task, key="k"))
+        callers.append(calling)
+        await asyncio.wait((calling,))
+        if retries:
+            assert "done" == (await session.call(task.name, task, key="k")).result
+        else:
+            with pytest.raises(ValueError, match="no such address"):
+                await session.call(task.name, task, key="k")
+
+        assert calling.cancelled()
+        assert ["attempt 1", "attempt 2"][: retries + 1] == outbox.sent
+
+
+@pytest.mark.parametrize("effect", [None, "external"])
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_tool_brought_is_recorded_also_where_its_caller_is_cancelled_meanwhile(
     fails: bool, effect: Any, tmp_path: Path

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 import satay
-from satay.errors import JournalBusyError
+from satay.drive import CALLBACKS_PER_SLICE
+from satay.errors import JournalBusyError, WorkflowCancelledError
 from satay.journal import FirstPage, Journal
-from satay.scheduler import RUNS_PER_LOOK
+from satay.lookout import RUNS_PER_LOOK
 from satay.takeovers import MAX_BATCH
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
 from tests.driving import in_loop, types_of
@@ -314,3 +315,28 @@ def test_a_sweep_that_fails_is_made_again(tmp_path: Path) -> None:
     in_loop(run())
 
     assert {"completed": 1} == statuses(tmp_path)
+
+
+@satay.workflow(name="takeovers.long_turn")
+async def long_turn() -> None:
+    for _ in range(40 * CALLBACKS_PER_SLICE):
+        await asyncio.sleep(0)
+    await satay.sleep(60)
+
+
+@pytest.mark.parametrize("max_resident", [0, 10])
+def test_a_message_that_comes_before_a_body_has_caught_up_is_delivered(max_resident: int, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path, clock=ManualClock(), max_resident=max_resident, poll_seconds=1e6) as app:
+            for attempt in range(2):
+                handle = app.start(long_turn, run_id=f"r{attempt}")
+                await handle
+                if attempt:
+                    await settle(app)
+                await handle.cancel()
+                with pytest.raises(WorkflowCancelledError):
+                    await handle.result()
+
+    in_loop(run())
+
+    assert {"cancelled": 2} == statuses(tmp_path)
