@@ -6,8 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from satay.errors import DecodeError
-from satay.failures import Failure, parse_failure
+from satay.failures import Failure, read_failure
 from satay.model import MISSING, EntryType, RunStatus
 from satay.receipts import StaleCall
 from satay.texts import to_plain
@@ -224,11 +223,3 @@ def _data(value: Any) -> Any:
 def to_plain_or_missing(text: str | None) -> Any:
     """A recorded text as plain JSON data; `MISSING` for None."""
     return MISSING if text is None else to_plain(text)
-
-
-def read_failure(text: str | None) -> Failure:
-    """What was recorded of an error, or that it cannot be read."""
-    try:
-        return parse_failure(text or "")
-    except DecodeError:
-        return Failure(type="", message="no error was recorded")

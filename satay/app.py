@@ -5,8 +5,9 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar, Token
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from satay.approval_inbox import Verdict, decide
 from satay.approval_records import Approval
@@ -23,7 +24,6 @@ from satay.arguments import (
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
 from satay.context import governing_terms
-from satay.decisions import check_is_same, find_undecided
 from satay.declarations import value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
@@ -37,18 +37,20 @@ from satay.errors import (
 )
 from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
 from satay.journal import DECISION, Journal
-from satay.laboratory import Experiment, Laboratory
 from satay.model import MISSING, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import has_input
-from satay.plans import ForkPlan
 from satay.primitives import event_name
 from satay.readers import Reader, checked_run
 from satay.replay import facts, reading
-from satay.requests import ForkOptions, ForkRequest, parse_options
 from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
 from satay.stores.locations import open_journal
+
+if TYPE_CHECKING:
+    from satay.laboratory import Experiment, Laboratory
+    from satay.plans import ForkPlan
+    from satay.requests import ForkOptions, ForkRequest
 
 R = TypeVar("R")
 
@@ -80,7 +82,6 @@ class App(Reader):
         self._opening: asyncio.Task[None] | None = None
         self._starting: set[asyncio.Task[Any]] = set()
         self._creations: dict[str, asyncio.Task[str]] = {}
-        self._laboratory = Laboratory(self._ready, self._id_of, clock)
         self._token: Token[App | None] | None = None
         self._signals: TerminationHandler | None = None
         self.is_closed = False
@@ -304,14 +305,14 @@ class App(Reader):
 
     @overload
     async def fork(
-        self, source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
+        self, source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
     ) -> ForkHandle[R]: ...
     @overload
     async def fork(
-        self, source: str, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
+        self, source: str, /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
     ) -> ForkHandle[Any]: ...
     async def fork(
-        self, source: RunOrId, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
+        self, source: RunOrId, /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
     ) -> ForkHandle[Any]:
         """Copy a run's journal up to a cut into a new run, and drive that one under today's code and input.
 
@@ -338,6 +339,8 @@ class App(Reader):
         run, or a source that has not ended; `StalePrefixError`; `RunConflictError` for an id that is taken;
         `InvalidValueError` and `UsageError` for options that cannot be.
         """
+        from satay.requests import parse_options
+
         request = parse_options(options)
         scheduler = await self._ready()
         record = await self._record(await self._id_of(source))
@@ -357,13 +360,13 @@ class App(Reader):
         record = await self._record(await self._id_of(source))
         return record, find_workflow(record.workflow, record.run_id)
 
-    async def check_fork(self, source: RunRecord, request: ForkRequest) -> None:
+    async def check_fork(self, source: RunRecord, request: "ForkRequest") -> None:
         """Raise what is wrong with a fork that is asked for, before anything is made. Raises what `fork` raises."""
         scheduler = await self._ready()
         await scheduler.forks.check(source, request)
 
     async def fork_for(
-        self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: ForkRequest
+        self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: "ForkRequest"
     ) -> ForkHandle[Any]:
         """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
         scheduler = await self._ready()
@@ -374,11 +377,13 @@ class App(Reader):
         """An id for a run."""
         return self._chance.new_id()
 
-    async def plan_fork(self, source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:
+    async def plan_fork(self, source: RunOrId, /, **options: Unpack["ForkOptions"]) -> "ForkPlan":
         """What `fork` with these options would inherit, run again, refuse and save. Writes nothing.
 
         The prefix is replayed under today's code and input. Raises what `fork` raises.
         """
+        from satay.requests import parse_options
+
         request = parse_options(options)
         scheduler = await self._ready()
         record = await self._record(await self._id_of(source))
@@ -489,6 +494,8 @@ class App(Reader):
         it goes on; in a session, whoever makes the call again. The first decision holds; the same again is no error.
         Raises `UsageError` where nothing is to be decided, and where somebody decided otherwise.
         """
+        from satay.decisions import check_is_same, find_undecided
+
         if (decision is MISSING) == (value is MISSING) or decision not in ("rerun", "fail", MISSING):
             raise InvalidValueError('satay.decide() takes "rerun", "fail" or value=, and one of them only')
         scheduler = await self._ready()
@@ -548,6 +555,12 @@ class App(Reader):
 
     # --- experiments --------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _laboratory(self) -> "Laboratory":
+        from satay.laboratory import Laboratory
+
+        return Laboratory(self._ready, self._id_of, self._clock)
+
     async def set_outcome(
         self,
         run: RunOrId,
@@ -571,7 +584,7 @@ class App(Reader):
 
     async def experiment(
         self, name: str | None = None, *, baseline: RunOrId | None = None, hypothesis: str | None = None
-    ) -> Experiment:
+    ) -> "Experiment":
         """A named experiment, which is created where there is none; or, for a baseline alone, that run and its forks.
 
         Raises `InvalidValueError` for a name that cannot be used; `ExperimentConflictError` where the experiment is
@@ -579,7 +592,7 @@ class App(Reader):
         """
         return await self._laboratory.open(name, baseline, hypothesis)
 
-    async def promote(self, run: RunOrId, *, experiment: str | Experiment | None = None) -> None:
+    async def promote(self, run: RunOrId, *, experiment: "str | Experiment | None" = None) -> None:
         """Decide an experiment for a fork that has completed: it won, and the other members lost.
 
         The experiment is a named one, or that of the run that the fork was made of, with all forks of that run. The

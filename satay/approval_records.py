@@ -14,7 +14,6 @@ from typing import Any, Final
 from satay.clock import to_datetime
 from satay.codec import ValueCodec
 from satay.declarations import value_codec
-from satay.differences import find_differences
 from satay.errors import ApprovalConflictError, ApprovalTimeoutError, CallConflictError
 from satay.model import APPROVAL, Entry, EntryType
 from satay.replay import blob_reference, outcome_call, read_head, value_text
@@ -191,6 +190,8 @@ def payload_difference(entry: Entry, text: str) -> str | None:
 
 def first_difference(one: str, other: str) -> str | None:
     """The path of the first difference of two payloads; None where they say the same."""
+    from satay.differences import find_differences
+
     differences, _ = find_differences(to_plain(one), to_plain(other), 1)
     return differences[0].path if differences else None
 

@@ -1,15 +1,17 @@
 """Reads what a journal holds of whole runs: all entries, large values, how a run ended."""
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from satay.arguments import check_is_run
 from satay.errors import JournalCorruptError, RunNotFoundError
 from satay.journal import MAX_PAGE, ReadableJournal
-from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
+from satay.model import SESSION_WORKFLOW, STATUS_OF_ENDING, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.replay import blob_reference, check_understood, facts, reading, value_text
-from satay.snapshots import Snapshot, rebuild_state
-from satay.transcripts import Transcript, step_number
+
+if TYPE_CHECKING:
+    from satay.snapshots import Snapshot
+    from satay.transcripts import SessionStatus, Transcript
 
 MAX_GAP: Final = 256
 """So many entries that are not wanted are read at most to save another question to the store."""
@@ -124,11 +126,35 @@ class Archive:
         blobs = await self.values(run_id, found, references) if references else {}
         return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
 
+    async def session_status(self, record: RunRecord) -> "SessionStatus | None":
+        """What a session is doing, as far as its row and its last entry tell; None for a run of a workflow.
+
+        A session whose process is gone is still stepping in the eyes of its journal.
+        """
+        if record.workflow != SESSION_WORKFLOW:
+            return None
+        from satay.transcripts import SessionStatus
+
+        match record.status:
+            case RunStatus.COMPLETED:
+                return SessionStatus.COMPLETED
+            case RunStatus.FAILED:
+                return SessionStatus.CRASHED
+        last = await self.journal.last(record.run_id)
+        if last is not None and last.type == EntryType.RUN_FORKED:
+            return SessionStatus.CREATED
+        if record.status is RunStatus.WAITING:
+            return SessionStatus.PAUSED
+        is_new = last is not None and last.type == EntryType.SESSION_STARTED
+        return SessionStatus.STARTED if is_new else SessionStatus.STEPPING
+
     async def step_entry(self, run_id: str, number: int | None) -> Entry | None:
         """The entry of a step of a session, or of its last step, without its value; None where there is none.
 
         It is looked for by halving, because steps are numbered as their entries are. So few entries are read.
         """
+        from satay.transcripts import step_number
+
         last = await self.journal.last(run_id)
         found, low, high = None, 0, 0 if last is None else last.seq
         guess = high - ENTRIES_PER_STEP if number is None else ENTRIES_PER_STEP * number
@@ -156,8 +182,10 @@ class Archive:
                 return page[0] if page else None
             after = page[0].seq
 
-    async def state_text(self, transcript: Transcript, snapshot: Snapshot) -> str:
+    async def state_text(self, transcript: "Transcript", snapshot: "Snapshot") -> str:
         """The text of a state that a session's journal holds. Raises `JournalCorruptError` where it is damaged."""
+        from satay.snapshots import rebuild_state
+
         seqs = [one.seq for one in transcript.snapshots.chain(snapshot)]
         texts = await self.texts(transcript.run_id, seqs, without_values=(EntryType.STEP_RECORDED,))
         with reading(transcript.run_id):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from satay.archive import Archive
 from satay.calls import Arrival, ChildCall
@@ -11,10 +11,12 @@ from satay.drive import Drive
 from satay.effects import ForkTerms, ToolPolicy
 from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledError
 from satay.failures import encode_failure
-from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
 from satay.model import EntryType, RunRecord, RunStatus
 from satay.replay import facts, inherited_children, recorded_call
+
+if TYPE_CHECKING:
+    from satay.forks import Forks
 
 
 class ChildHost(Protocol):
@@ -22,7 +24,9 @@ class ChildHost(Protocol):
 
     journal: Journal
     archive: Archive
-    forks: Forks
+
+    @property
+    def forks(self) -> "Forks": ...
 
     async def create(
         self,

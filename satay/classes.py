@@ -1,6 +1,7 @@
 """Classes by name, which of them are data classes, and the state of their instances.
 
-- Classes are found among the imported modules only, and nothing on the way to them is called.
+- Classes are found among the imported modules only, of which satay's features are, and nothing on the way to them is
+  called.
 - Instances are filled past every property and `__setattr__`.
 """
 
@@ -9,9 +10,13 @@ import functools
 import sys
 import types
 from enum import Enum, EnumType, Flag
-from typing import Any, Final, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import BaseModel
+from satay.features import FEATURES
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 FACTORIES: Final[dict[str, Any]] = {
     factory.__name__: factory for factory in (list, dict, set, frozenset, tuple, int, float, str, bool, bytes)
@@ -28,9 +33,9 @@ def class_name(cls: type) -> str:
 
 
 def find_class(name: str) -> type | None:
-    """The class of that `module:qualname` if its module is imported, else None. Runs no code of the module."""
+    """The class of that `module:qualname` if its module is imported, else None. Runs no code of a user's module."""
     module_name, _, qualname = name.partition(":")
-    module = sys.modules.get(module_name)
+    module = import_module(module_name) if module_name in FEATURES else sys.modules.get(module_name)
     if not issubclass(type(module), types.ModuleType):
         return None
     plain_name, bracket, _ = qualname.partition("[")
@@ -56,7 +61,7 @@ def _find_parametrized(origin: type, qualname: str) -> type | None:
     """The class that pydantic made for `Box[int]`, which is in no module, if exactly one such has been declared."""
     subclasses: list[type] = type.__subclasses__(origin)
     made = [cls for cls in subclasses if cls.__qualname__ == qualname]
-    return made[0] if len(made) == 1 and issubclass(origin, BaseModel) else None
+    return made[0] if len(made) == 1 and is_model(origin) else None
 
 
 def instance_state(instance: object) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
     }
 
 
-def fields_of(model: BaseModel) -> dict[str, Any]:
+def fields_of(model: "BaseModel") -> dict[str, Any]:
     """The values of the declared fields alone: a cached property stores its value beside them."""
     declared = type(model).model_fields
     return {name: item for name, item in model.__dict__.items() if name in declared}
@@ -107,11 +112,17 @@ def data_kind(cls: type) -> DataKind | None:
         return "flag" if _has_standard_lookup(cls) else None
     if issubclass(cls, Enum):
         return "enum"
-    if issubclass(cls, BaseModel):
+    if is_model(cls):
         return "model"
     if is_namedtuple(cls):
         return "namedtuple"
     return "dataclass" if dataclasses.is_dataclass(cls) and has_plain_layout(cls) else None
+
+
+def is_model(cls: type) -> bool:
+    """Whether that is a model of pydantic's. Where nobody has loaded pydantic there is none, and it stays unloaded."""
+    main = sys.modules.get("pydantic.main")
+    return main is not None and issubclass(cls, main.BaseModel)
 
 
 def _has_standard_lookup(cls: type[Flag]) -> bool:

@@ -4,12 +4,21 @@
   that the workflow is handed on the first pass is the one that a replay hands over.
 """
 
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from satay.tags import decode_tagged, encode_tagged
 from satay.texts import dump_plain
+
+encoding: Final[ContextVar[bool]] = ContextVar("satay_encoding", default=False)
+"""Whether the user's validators and defaults are being run to record a value."""
+
+
+def is_encoding() -> bool:
+    """Whether the user's validators and defaults are being run to record a value, which a replay does not do."""
+    return encoding.get()
 
 
 class ValueCodec:

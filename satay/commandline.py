@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, cast
@@ -64,13 +64,25 @@ def _with_hint(error: UnknownWorkflowError) -> UnknownWorkflowError:
     return UnknownWorkflowError(f"{error}: name it with -m MODULE or in {MODULES_VARIABLE}")
 
 
-application: Final = typer.Typer(
-    cls=Commands, no_args_is_help=False, pretty_exceptions_enable=False, rich_markup_mode="markdown", epilog=_EXIT_CODES
-)
+_commands: Final[dict[str, Callable[..., None]]] = {}
 
 
-@application.callback(epilog=_EXIT_CODES)
-def describe() -> None:
+def make_application(names: Iterable[str]) -> typer.Typer:
+    """The application that has these commands, whose modules are imported."""
+    application = typer.Typer(
+        cls=Commands,
+        no_args_is_help=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        epilog=_EXIT_CODES,
+    )
+    application.callback(epilog=_EXIT_CODES)(_describe)
+    for name in names:
+        application.command(name)(_commands[name])
+    return application
+
+
+def _describe() -> None:
     """Run, watch, fork and compare durable workflows.
 
     A run id may be shortened while it is unique. Commands that only read import none of your code.
@@ -99,7 +111,7 @@ def command(*builders: Callable[..., Any]) -> Callable[[Callable[..., Awaitable[
         keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
         run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]  # inspect reads it
         run.__doc__ = fn.__doc__
-        application.command(fn.__name__.replace("_", "-").strip("-"))(run)
+        _commands[fn.__name__] = run
 
     return decorate
 

@@ -10,14 +10,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
-
-from rich.console import Console, RenderableType
-from rich.live import Live
+from typing import TYPE_CHECKING, Any, Final
 
 from satay.errors import ModuleImportError, SatayError
 from satay.exits import ExitCode, exit_code_of
 from satay.tables import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 UNBOUNDED_WIDTH: Final = 10_000
 """How wide text may be that is not for a terminal."""
@@ -29,12 +29,12 @@ class Output:
 
     is_json: bool
 
-    def show(self, data: object, view: RenderableType) -> None:
-        """Answer: `data` for programs, `view` for people."""
+    def show(self, data: object, view: "Callable[[], RenderableType]") -> None:
+        """Answer: `data` for programs, and for people what `view` makes."""
         if self.is_json:
             self.write_json(data)
         else:
-            self.render(view)
+            self.render(view())
 
     def write_json(self, data: object) -> None:
         """Write data as JSON, of one line where it is not for a terminal. Characters beyond ASCII are escaped."""
@@ -46,7 +46,7 @@ class Output:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    def render(self, view: RenderableType) -> None:
+    def render(self, view: "RenderableType") -> None:
         """Write what rich renders, without spaces at the ends of lines."""
         console = make_console()
         with console.capture() as capture:
@@ -61,15 +61,17 @@ class Output:
         sys.stdout.flush()
 
     @contextmanager
-    def changing(self) -> Iterator[Callable[[Sequence[Mapping[str, Any]], RenderableType], None]]:
+    def changing(self) -> "Iterator[Callable[[Sequence[Mapping[str, Any]], Callable[[], RenderableType]], None]]":
         """A function that shows rows as they are now, each time it is called.
 
         On a terminal the view takes the place of the one before. Elsewhere, rows that are new or have changed are
         written as lines of JSON.
         """
         if sys.stdout.isatty() and not self.is_json:
+            from rich.live import Live
+
             with Live(console=make_console(), auto_refresh=False) as live:
-                yield lambda _, view: live.update(view, refresh=True)
+                yield lambda _, view: live.update(view(), refresh=True)
         else:
             yield _Ticker().show
 
@@ -86,15 +88,17 @@ class _Ticker:
     def __init__(self) -> None:
         self._written: set[str] = set()
 
-    def show(self, rows: Sequence[Mapping[str, Any]], _: RenderableType) -> None:
+    def show(self, rows: Sequence[Mapping[str, Any]], _: "Callable[[], RenderableType]") -> None:
         lines = [json.dumps(row) for row in reversed(rows)]
         sys.stdout.write("".join(f"{line}\n" for line in lines if line not in self._written))
         sys.stdout.flush()
         self._written = set(lines)
 
 
-def make_console() -> Console:
+def make_console() -> "Console":
     """A console on the standard output."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else UNBOUNDED_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 

@@ -8,13 +8,9 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import Any, Final
 
-from pydantic import PydanticUserError, TypeAdapter
-from pydantic_core import SchemaError
-
 from satay.codec import ValueCodec
 from satay.model import MISSING
 from satay.scalar_codecs import SCALAR_CODECS, NoneCodec
-from satay.typed_codec import TypedCodec
 
 
 def value_codec(annotation: object) -> ValueCodec:
@@ -46,6 +42,11 @@ def _make_value_codec(annotation: Any) -> ValueCodec:
         return scalar()
     if _is_loose(annotation):
         return _UNTYPED
+    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic_core import SchemaError
+
+    from satay.typed_codec import TypedCodec
+
     try:
         return TypedCodec(TypeAdapter(annotation))
     except (PydanticUserError, SchemaError, NameError, TypeError):

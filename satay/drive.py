@@ -15,7 +15,6 @@ import contextvars
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, Protocol
 
@@ -111,8 +110,7 @@ class ContinueAsNew(BaseException):
         self.input_args = input_args
 
 
-@dataclass(frozen=True, slots=True)
-class DriveSettings:
+class DriveSettings(NamedTuple):
     """How runs are driven. `nondeterminism` says what happens when code and journal part."""
 
     nondeterminism: Literal["strict", "warn", "off"] = "strict"

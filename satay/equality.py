@@ -7,16 +7,17 @@ from collections.abc import Callable, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from pydantic import BaseModel
-
-from satay.classes import fields_of, has_plain_layout, instance_state, is_namedtuple
+from satay.classes import fields_of, has_plain_layout, instance_state, is_model, is_namedtuple
 from satay.refusals import UnencodableError, path_step
 from satay.scalars import tag_zone
 from satay.tag_writers import tag_set
 from satay.texts import dump_plain
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MARSHAL_VERSION: Final = 2
 """The last version without back references and flags for interned strings: equal bytes mean equal data."""
@@ -121,7 +122,7 @@ def _tag_zone_of(value: datetime | time) -> Any:
     return None if value.tzinfo is None else tag_zone(value.tzinfo)
 
 
-def _compare_model(left: BaseModel, right: BaseModel) -> str | None:
+def _compare_model(left: "BaseModel", right: "BaseModel") -> str | None:
     if left.__pydantic_fields_set__ != right.__pydantic_fields_set__:
         return ""
     for ours, theirs in (
@@ -170,7 +171,7 @@ _COMPARERS: Final[dict[type, Callable[[Any, Any], str | None]]] = {
 def _find_comparer(cls: Any) -> Callable[[Any, Any], str | None]:
     if issubclass(cls, Enum):
         return _compare_equal
-    if issubclass(cls, BaseModel):
+    if is_model(cls):
         return _compare_model
     if is_namedtuple(cls):
         return _compare_items

@@ -190,6 +190,14 @@ def parse_failure(text: str) -> Failure:
         raise DecodeError(f"the text does not record a failure: {error!r}") from None
 
 
+def read_failure(text: str | None) -> Failure:
+    """What was recorded of an error, or that it cannot be read."""
+    try:
+        return parse_failure(text or "")
+    except DecodeError:
+        return Failure(type="", message="no error was recorded")
+
+
 def _parse(data: Mapping[str, Any]) -> Failure:
     cause = data.get("cause")
     return Failure(

@@ -6,7 +6,7 @@ Without a block they open the default app of the running event loop, which close
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from satay.app import App, app_of_block
@@ -17,22 +17,24 @@ from satay.context import current_schedule
 from satay.definitions import P, Workflow
 from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
-from satay.experiments import Outcome
 from satay.handles import ForkHandle, RunHandle, RunOrId
-from satay.laboratory import Experiment
-from satay.matrices import ComparisonMatrix
 from satay.model import MISSING, Missing
-from satay.plans import ForkPlan
-from satay.receipts import ForkReceipt
-from satay.reports import Comparison
-from satay.requests import ForkOptions
 from satay.scheduler import SchedulerSettings
 from satay.settings import make_settings
-from satay.state_diffs import StateDiff
-from satay.sweeps import Budget, Judge, Sweep, run_sweep
 from satay.threads import DEFAULT_THREADS
-from satay.trails import DecisionTrail
-from satay.verification import Verification
+
+if TYPE_CHECKING:
+    from satay.experiments import Outcome
+    from satay.laboratory import Experiment
+    from satay.matrices import ComparisonMatrix
+    from satay.plans import ForkPlan
+    from satay.receipts import ForkReceipt
+    from satay.reports import Comparison
+    from satay.requests import ForkOptions
+    from satay.state_diffs import StateDiff
+    from satay.sweeps import Budget, Judge, Sweep
+    from satay.trails import DecisionTrail
+    from satay.verification import Verification
 
 R = TypeVar("R")
 
@@ -180,12 +182,12 @@ def resume(run_id: RunOrId) -> RunHandle[Any]:
 
 @overload
 async def fork(
-    source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
+    source: RunHandle[R], /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
 ) -> ForkHandle[R]: ...
 @overload
-async def fork(source: str, /, *, run_id: str | None = None, **options: Unpack[ForkOptions]) -> ForkHandle[Any]: ...
+async def fork(source: str, /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]) -> ForkHandle[Any]: ...
 async def fork(
-    source: str | RunHandle[Any], /, *, run_id: str | None = None, **options: Unpack[ForkOptions]
+    source: str | RunHandle[Any], /, *, run_id: str | None = None, **options: Unpack["ForkOptions"]
 ) -> ForkHandle[Any]:
     """Copy a run's journal up to a cut into a new run, and drive that under today's code and input; see `App.fork`."""
     return await current_app().fork(source, run_id=run_id, **options)
@@ -197,12 +199,12 @@ async def sweep(
     *,
     variants: Mapping[str, Any],
     repeats: int = 1,
-    score: Judge | None = None,
+    score: "Judge | None" = None,
     concurrency: int = 4,
-    budget: Budget | None = None,
+    budget: "Budget | None" = None,
     run_id: str | None = None,
-    **options: Unpack[ForkOptions],
-) -> Sweep:
+    **options: Unpack["ForkOptions"],
+) -> "Sweep":
     """Fork a run once for each variant and repeat, score the results, and rank the variants.
 
     `variants` are by name the inputs of the forks, or `Variant`s, which differ in other options; the other options are
@@ -214,6 +216,8 @@ async def sweep(
     Raises `InvalidValueError`, `ForkValidationError` and `RunConflictError` before anything is made. A trial that fails
     is in its row.
     """
+    from satay.sweeps import run_sweep
+
     return await run_sweep(
         current_app(),
         source,
@@ -227,12 +231,12 @@ async def sweep(
     )
 
 
-async def plan_fork(source: RunOrId, /, **options: Unpack[ForkOptions]) -> ForkPlan:
+async def plan_fork(source: RunOrId, /, **options: Unpack["ForkOptions"]) -> "ForkPlan":
     """What a fork would inherit, run again, refuse and save; see `App.plan_fork`."""
     return await current_app().plan_fork(source, **options)
 
 
-async def receipt(run_id: RunOrId) -> ForkReceipt | None:
+async def receipt(run_id: RunOrId) -> "ForkReceipt | None":
     """What a fork inherited; None for a run that is not a fork; see `App.receipt`."""
     return await current_app().receipt(run_id)
 
@@ -249,43 +253,43 @@ async def set_outcome(
     await current_app().set_outcome(run, value, score=score, note=note)
 
 
-async def outcome(run: RunOrId) -> Outcome | None:
+async def outcome(run: RunOrId) -> "Outcome | None":
     """The latest outcome of a run, or None; see `App.outcome`."""
     return await current_app().outcome(run)
 
 
 async def experiment(
     name: str | None = None, *, baseline: RunOrId | None = None, hypothesis: str | None = None
-) -> Experiment:
+) -> "Experiment":
     """A named experiment, or that of a baseline and its forks; see `App.experiment`."""
     return await current_app().experiment(name, baseline=baseline, hypothesis=hypothesis)
 
 
-async def promote(run: RunOrId, *, experiment: str | Experiment | None = None) -> None:
+async def promote(run: RunOrId, *, experiment: "str | Experiment | None" = None) -> None:
     """Decide an experiment for a fork; see `App.promote`."""
     await current_app().promote(run, experiment=experiment)
 
 
 @overload
-async def compare(one: RunOrId, other: RunOrId, /) -> Comparison: ...
+async def compare(one: RunOrId, other: RunOrId, /) -> "Comparison": ...
 @overload
-async def compare(one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> ComparisonMatrix: ...
-async def compare(one: RunOrId, other: RunOrId, /, *more: RunOrId) -> Comparison | ComparisonMatrix:
+async def compare(one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> "ComparisonMatrix": ...
+async def compare(one: RunOrId, other: RunOrId, /, *more: RunOrId) -> "Comparison | ComparisonMatrix":
     """Compare two runs call by call, or several with the first of them; see `App.compare`."""
     return await current_app().compare(one, other, *more)
 
 
-async def diff_states(one: RunOrId, other: RunOrId, /, *, at: int | tuple[int, int] | None = None) -> StateDiff:
+async def diff_states(one: RunOrId, other: RunOrId, /, *, at: int | tuple[int, int] | None = None) -> "StateDiff":
     """Compare the states of two sessions, the latest or those of a step; see `App.diff_states`."""
     return await current_app().diff_states(one, other, at=at)
 
 
-async def decision_trail(run: RunOrId) -> DecisionTrail:
+async def decision_trail(run: RunOrId) -> "DecisionTrail":
     """Where a run or a session comes from, and every decision in it; see `App.decision_trail`."""
     return await current_app().decision_trail(run)
 
 
-async def verify(run: RunOrId) -> Verification:
+async def verify(run: RunOrId) -> "Verification":
     """Check that a run's journal is what was written into it; see `App.verify`."""
     return await current_app().verify(run)
 

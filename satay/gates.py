@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from satay.archive import Archive
 from satay.calls import Arrival, TaskCall
-from satay.differences import find_differences
 from satay.drive import Drive
 from satay.effects import WHOLE_SOURCE, ForkTerms, Ruling, ToolPolicy
 from satay.errors import JournalError, RunNotFoundError
@@ -113,6 +112,8 @@ class Gate:
         text = call.input_text or "{}"
         if blob_reference(recorded.call) == hashlib.sha256(text.encode()).hexdigest():
             return None
+        from satay.differences import find_differences
+
         differences, _ = find_differences(to_plain(await self._text(terms, recorded.call)), to_plain(text), 1)
         return f"its arguments differ from the source's at {differences[0].path}" if differences else None
 

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from satay.codec import ValueCodec
 from satay.errors import AppClosedError
 from satay.model import RunStatus
-from satay.receipts import ForkReceipt
+
+if TYPE_CHECKING:
+    from satay.receipts import ForkReceipt
 
 R = TypeVar("R")
 
@@ -146,7 +148,7 @@ class RunHandle(RunReference, Generic[R]):
 class ForkHandle(RunHandle[R]):
     """A fork. `receipt` is what it inherited."""
 
-    def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: ForkReceipt) -> None:
+    def __init__(self, app: RunReader, run_id: str, result_codec: ValueCodec | None, receipt: "ForkReceipt") -> None:
         super().__init__(app, run_id, result_codec, None)
         self.receipt = receipt
 

@@ -10,8 +10,8 @@ from satay.archive import Archive
 from satay.clock import MICROSECONDS, to_datetime
 from satay.errors import JournalError, JournalNotFoundError
 from satay.journal import Owner, RunQuery, StoreHealth
-from satay.model import SESSION_WORKFLOW, RunRecord, RunStatus
-from satay.processes import is_dead
+from satay.model import SESSION_WORKFLOW, RunStatus
+from satay.processes import is_alive, left_behind
 from satay.readers import open_reader
 from satay.settings import Settings
 from satay.states import OVERDUE_SECONDS
@@ -100,34 +100,15 @@ async def _check_journal(
     archive: Archive, now: int, versions: dict[str, str], settings: dict[str, str]
 ) -> HealthReport:
     store = await archive.journal.health()
-    owners = [(owner, _is_alive(owner, now)) for owner in await archive.journal.owners()]
-    alive = {owner.id for owner, is_alive in owners if is_alive}
-    running = await _running(archive)
-    stranded = _left_behind(running, alive)
+    owners = await archive.journal.owners()
+    running = await archive.journal.runs(RunQuery(status=RunStatus.RUNNING, limit=MAX_LISTED))
+    stranded = left_behind(running, owners, now)
     late = now - OVERDUE_SECONDS * MICROSECONDS
-    overdue = _left_behind(await archive.journal.due(late, None, MAX_LISTED), alive)
+    overdue = left_behind(await archive.journal.due(late, None, MAX_LISTED), owners, now)
     sessions = frozenset(run.run_id for run in running if run.workflow == SESSION_WORKFLOW)
     problems = [*store.problems, *_doubts(store), *_complaints(stranded, sessions, overdue)]
-    return HealthReport(versions, settings, store, tuple(owners), stranded, overdue, tuple(problems))
-
-
-async def stranded_runs(archive: Archive, now: int) -> tuple[str, ...]:
-    """The newest runs that are said to be running, and of which no driver is alive."""
-    running = await _running(archive)
-    owners = await archive.journal.owners() if running else []
-    return _left_behind(running, {owner.id for owner in owners if _is_alive(owner, now)})
-
-
-async def _running(archive: Archive) -> list[RunRecord]:
-    return await archive.journal.runs(RunQuery(status=RunStatus.RUNNING, limit=MAX_LISTED))
-
-
-def _is_alive(owner: Owner, now: int) -> bool:
-    return owner.expires_at >= now and not is_dead(owner)
-
-
-def _left_behind(runs: Collection[RunRecord], alive: Collection[str]) -> tuple[str, ...]:
-    return tuple(run.run_id for run in runs if run.owner not in alive)
+    known = tuple((owner, is_alive(owner, now)) for owner in owners)
+    return HealthReport(versions, settings, store, known, stranded, overdue, tuple(problems))
 
 
 def _doubts(store: StoreHealth) -> list[str]:

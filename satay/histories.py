@@ -19,10 +19,10 @@ from satay.accounts import (
     Reuse,
     StepSide,
     UsageTotal,
-    read_failure,
 )
 from satay.approval_records import verdict_text
 from satay.clock import MICROSECONDS, to_datetime
+from satay.failures import read_failure
 from satay.model import (
     APPROVAL,
     SESSION_WORKFLOW,

@@ -13,7 +13,6 @@ from satay.archive import Archive
 from satay.clock import MICROSECONDS, to_datetime
 from satay.histories import Reading, RecordedCall, RunHistory
 from satay.journal import Owner, RunQuery
-from satay.lineages import session_status
 from satay.model import MISSING, CallId, Entry, EntryType, RunRecord, RunStatus, continued_run_id
 from satay.processes import is_dead
 from satay.readers import JournalReader
@@ -249,7 +248,7 @@ async def _overview(archive: Archive, reading: Reading, transcript: Transcript) 
 
 async def _session_fork(archive: Archive, transcript: Transcript, fork: RunRecord) -> SessionFork:
     inherited = sum(transcript.end_of(mark) <= (fork.fork_seq or 0) for mark in transcript.steps)
-    return SessionFork(fork.run_id, inherited, await session_status(archive, fork))
+    return SessionFork(fork.run_id, inherited, await archive.session_status(fork))
 
 
 def _is_told(entry: Entry) -> bool:

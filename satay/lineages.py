@@ -8,10 +8,9 @@ from satay.arguments import checked_count, shown
 from satay.comparison import shared_entries
 from satay.errors import InvalidValueError, UsageError
 from satay.experiments import ExperimentState, Outcome, Promotion, baseline_experiment_id, baseline_of
-from satay.handles import RunSummary
 from satay.histories import Reading, RunHistory
 from satay.laboratory import read_on, read_outcome
-from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
+from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.receipts import ForkReceipt
 from satay.replay import blob_reference, read_head, reading, value_text
 from satay.session_cuts import find_state
@@ -19,7 +18,7 @@ from satay.snapshots import Snapshot
 from satay.state_diffs import Departure, RecordedState, SharedStep, StateDiff, compare_states
 from satay.trail_items import Segment, TrailKind, TrailReader, recorder_of
 from satay.trails import Ancestor, DecisionTrail, trail_call
-from satay.transcripts import MAX_STEP, SessionStatus, Transcript
+from satay.transcripts import MAX_STEP, Transcript
 
 # --- lineages ---------------------------------------------------------------------------------------------------------
 
@@ -78,27 +77,6 @@ def segments_of(links: Sequence[Link]) -> list[Segment]:
     return segments[::-1]
 
 
-async def session_status(archive: Archive, record: RunRecord | RunSummary) -> SessionStatus | None:
-    """What a session is doing, as far as its row and its last entry tell; None for a run of a workflow.
-
-    A session whose process is gone is still stepping in the eyes of its journal.
-    """
-    if record.workflow != SESSION_WORKFLOW:
-        return None
-    match record.status:
-        case RunStatus.COMPLETED:
-            return SessionStatus.COMPLETED
-        case RunStatus.FAILED:
-            return SessionStatus.CRASHED
-    last = await archive.journal.last(record.run_id)
-    if last is not None and last.type == EntryType.RUN_FORKED:
-        return SessionStatus.CREATED
-    if record.status is RunStatus.WAITING:
-        return SessionStatus.PAUSED
-    is_new = last is not None and last.type == EntryType.SESSION_STARTED
-    return SessionStatus.STARTED if is_new else SessionStatus.STEPPING
-
-
 # --- decision trails --------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +120,7 @@ async def _ancestor(archive: Archive, link: Link) -> Ancestor:
     if record is None:
         return Ancestor(link.run_id, None, None, None, link.receipt, None)
     outcome: Outcome | None = await read_outcome(archive, record)
-    status = await session_status(archive, record)
+    status = await archive.session_status(record)
     return Ancestor(link.run_id, record.workflow, record.status, status, link.receipt, outcome)
 
 

@@ -17,7 +17,6 @@ from satay.journal import Journal
 from satay.logs import log
 from satay.model import SESSION_WORKFLOW, RunRecord
 from satay.processes import is_dead
-from satay.session_wakes import wake_session
 from satay.takeovers import Takeovers
 from satay.waiters import Waiters
 
@@ -110,6 +109,8 @@ class Lookout:
                 await self._wake_session(record)
 
     async def _wake_session(self, record: RunRecord) -> None:
+        from satay.session_wakes import wake_session
+
         try:
             await wake_session(self._host, record)
         except JournalError as error:

@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse, read_failure
+from satay.accounts import AnswerSource, CallSide, CallState, ComparedRun, Reuse
 from satay.differences import Difference, DifferenceKind
 from satay.divergences import CallComparison, CallStatus, StepComparison, state_of
-from satay.failures import Failure
+from satay.failures import Failure, read_failure
 from satay.model import MISSING, CallId, CallKind
 from satay.tables import (
     MAX_VALUE_CHARACTERS,

@@ -1,10 +1,7 @@
 """Values that have no better form, as pickles, which are read only by a codec that was made for it and told so."""
 
 import base64
-import pickle
 from typing import Any, Final
-
-import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
 from satay.codec import ValueCodec
 from satay.errors import DecodeError, EncodeError, PickleNotAllowedError
@@ -23,6 +20,8 @@ class PickleCodec(ValueCodec):
         self._allow_pickle = allow_pickle
 
     def encode(self, value: object, where: str) -> str:
+        import cloudpickle  # type: ignore[import-untyped]  # it has no types
+
         try:
             data = cloudpickle.dumps(value)
         except Exception as error:  # the value's own code runs, and refuses in its own words
@@ -44,6 +43,8 @@ class PickleCodec(ValueCodec):
             return decode_tagged(text, where)
         if not (allow_pickle or self._allow_pickle):
             raise PickleNotAllowedError(f"{where} is a pickle and is not read: {_NOT_ALLOWED}")
+        import pickle
+
         try:
             return pickle.loads(base64.b64decode(text[len(_PICKLE_HEAD) : -2]))
         except Exception as error:  # unpickling runs whatever the value's classes do

@@ -18,6 +18,7 @@ from satay.arguments import (
     name_problem,
     shown,
 )
+from satay.codec import is_encoding
 from satay.context import (
     PendingCall,
     PendingChild,
@@ -32,7 +33,6 @@ from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
 from satay.logs import bound_log, plain_log
 from satay.model import MISSING
-from satay.typed_codec import is_encoding
 
 T = TypeVar("T")
 T1 = TypeVar("T1")

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from satay.journal import Owner
+from satay.model import RunRecord
 
 _ENDED = frozenset("ZX")
 """The states, in /proc, of a process that has ended and was not waited for."""
@@ -59,3 +61,14 @@ def _started_at(pid: int) -> str:
         state, *rest = stat.rpartition(")")[2].split()
         return "" if state in _ENDED else rest[18]
     return ""
+
+
+def is_alive(owner: Owner, now: int) -> bool:
+    """Whether an owner drives runs, as far as is known here. `now` is in microseconds."""
+    return owner.expires_at >= now and not is_dead(owner)
+
+
+def left_behind(runs: Iterable[RunRecord], owners: Iterable[Owner], now: int) -> tuple[str, ...]:
+    """The ids of those runs of which no owner is alive."""
+    alive = {owner.id for owner in owners if is_alive(owner, now)}
+    return tuple(run.run_id for run in runs if run.owner not in alive)

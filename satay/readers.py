@@ -4,28 +4,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
-from satay.accounts import read_failure
 from satay.approval_inbox import list_pending
 from satay.approval_records import PendingApproval
 from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
-from satay.audits import compare_many, compare_two, verify_run
 from satay.clock import SystemClock, to_datetime
 from satay.codec import ValueCodec
 from satay.declarations import value_codec
 from satay.definitions import Workflow, workflows
 from satay.errors import AmbiguousRunError, InvalidValueError, RunNotFoundError, UsageError, WorkflowCancelledError
-from satay.experiments import Outcome
-from satay.failures import Failure, rebuilt_workflow_failure
+from satay.failures import Failure, read_failure, rebuilt_workflow_failure
 from satay.handles import RunEvent, RunOrId, RunReference, RunSummary
 from satay.journal import RunQuery
-from satay.laboratory import read_outcome
-from satay.lineages import diff_two_states, open_trail, read_trail
-from satay.matrices import ComparisonMatrix
 from satay.model import (
     SESSION_WORKFLOW,
     TERMINAL_ENTRIES,
@@ -34,16 +27,20 @@ from satay.model import (
     RunRecord,
     RunStatus,
 )
-from satay.receipts import ForkReceipt
 from satay.replay import facts, reading
-from satay.reports import Comparison
 from satay.settings import Settings
-from satay.state_diffs import StateDiff
 from satay.stores.locations import open_journal_for_reading
 from satay.texts import to_plain
-from satay.trail_items import TrailItem
-from satay.trails import DecisionTrail
-from satay.verification import Verification
+
+if TYPE_CHECKING:
+    from satay.experiments import Outcome
+    from satay.matrices import ComparisonMatrix
+    from satay.receipts import ForkReceipt
+    from satay.reports import Comparison
+    from satay.state_diffs import StateDiff
+    from satay.trail_items import TrailItem
+    from satay.trails import DecisionTrail
+    from satay.verification import Verification
 
 MAX_LISTED_RUNS: Final = 1000
 """The most runs that one `runs()` returns."""
@@ -72,8 +69,7 @@ _ENDS: Final = TERMINAL_ENTRIES | {EntryType.SESSION_COMPLETED}
 """The entries after which nobody waits for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnding:
+class RunEnding(NamedTuple):
     """How a run ended. `text` is the recorded text of its result, or of the error of a failed run."""
 
     run_id: str
@@ -149,12 +145,12 @@ class Reader(ABC):
         if before_id is not None:
             await self._record(before_id)
         query = RunQuery(status=wanted, workflow=name, forked_from=source_id, before=before_id, limit=limit)
-        return [_summary(record) for record in await archive.journal.runs(query)]
+        return [summary_of(record) for record in await archive.journal.runs(query)]
 
     async def run(self, run_id: RunOrId) -> RunSummary:
         """One run. Raises `RunNotFoundError`."""
         await self._archive()
-        return _summary(await self._record(await self._id_of(run_id)))
+        return summary_of(await self._record(await self._id_of(run_id)))
 
     async def status(self, run: RunOrId) -> RunStatus:
         """What a run, or the run that goes on in its place, is doing. Raises `RunNotFoundError`."""
@@ -177,16 +173,20 @@ class Reader(ABC):
         """The moment, in microseconds since the epoch."""
         return SystemClock().now()
 
-    async def outcome(self, run: RunOrId) -> Outcome | None:
+    async def outcome(self, run: RunOrId) -> "Outcome | None":
         """The outcome of a run that was recorded last, or None. Raises `RunNotFoundError`."""
+        from satay.laboratory import read_outcome
+
         archive = await self._archive()
         return await read_outcome(archive, await archive.run(await self._id_of(run)))
 
-    async def receipt(self, run_id: RunOrId) -> ForkReceipt | None:
+    async def receipt(self, run_id: RunOrId) -> "ForkReceipt | None":
         """What a fork inherited, as it was written when the fork was made; None for a run that is not a fork.
 
         Raises `RunNotFoundError`.
         """
+        from satay.receipts import ForkReceipt
+
         archive = await self._archive()
         text = await archive.receipt_text(await self._id_of(run_id))
         return None if text is None else ForkReceipt.from_json(text)
@@ -226,7 +226,7 @@ class Reader(ABC):
             if not has_ended:
                 await asyncio.wait((news,), timeout=self._poll_seconds)
 
-    async def follow(self, run: RunOrId, *, after: int = 0) -> AsyncIterator[TrailItem]:
+    async def follow(self, run: RunOrId, *, after: int = 0) -> "AsyncIterator[TrailItem]":
         """The decision trail of a run or a session, item by item: what is recorded, then each as it is written.
 
         Every entry is one item, without a gap and none twice; with `after`, those behind that entry. It ends with a run
@@ -237,6 +237,8 @@ class Reader(ABC):
         Raises `RunNotFoundError`, `InvalidValueError` where `after` is no number of an entry, or 0, and
         `JournalCorruptError` for an entry that cannot be read.
         """
+        from satay.lineages import open_trail
+
         checked_count(after, "after of follow()", 0, MAX_SEQ)
         archive = await self._archive()
         run_id = await self._id_of(run)
@@ -259,7 +261,7 @@ class Reader(ABC):
 
     async def diff_states(
         self, one: RunOrId, other: RunOrId, /, *, at: int | tuple[int, int] | None = None
-    ) -> StateDiff:
+    ) -> "StateDiff":
         """Compare the states of two sessions: the latest of each, or those of a step. Printing the result shows it.
 
         `at` is a step of both, or two steps: `at=(7, 9)`; `one` and `other` may be the same session then. The state is
@@ -268,14 +270,18 @@ class Reader(ABC):
         Raises `RunNotFoundError`; `UsageError` for a run that is no session; `InvalidValueError` for a step that there
         is not; `NoRestorableStateError` where no state was recorded, naming the nearest steps with one.
         """
+        from satay.lineages import diff_two_states
+
         run_ids = [await self._id_of(run) for run in (one, other)]
         return await diff_two_states(await self._archive(), run_ids[0], run_ids[1], at)
 
-    async def decision_trail(self, run: RunOrId) -> DecisionTrail:
+    async def decision_trail(self, run: RunOrId) -> "DecisionTrail":
         """Where a run or a session comes from, what it inherited, and every decision in it. Printing it shows tables.
 
         Raises `RunNotFoundError`, and `JournalCorruptError` for a journal that cannot be read.
         """
+        from satay.lineages import read_trail
+
         archive = await self._archive()
         return await read_trail(archive, await self._id_of(run))
 
@@ -283,24 +289,28 @@ class Reader(ABC):
         """The entries of a run behind entry `seq`. Raises `JournalError` where they cannot be read."""
         return await (await self._archive()).entries(run_id, after=seq)
 
-    async def verify(self, run: RunOrId) -> Verification:
+    async def verify(self, run: RunOrId) -> "Verification":
         """Check that a run's journal is what was written: digests, order, receipt, large values, inherited entries.
 
         A journal that is damaged is an answer, which names the first entry that does not fit. Raises
         `RunNotFoundError`.
         """
+        from satay.audits import verify_run
+
         archive = await self._archive()
         return await verify_run(archive, await self._id_of(run))
 
     @overload
-    async def compare(self, one: RunOrId, other: RunOrId, /) -> Comparison: ...
+    async def compare(self, one: RunOrId, other: RunOrId, /) -> "Comparison": ...
     @overload
-    async def compare(self, one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> ComparisonMatrix: ...
-    async def compare(self, one: RunOrId, other: RunOrId, /, *more: RunOrId) -> Comparison | ComparisonMatrix:
+    async def compare(self, one: RunOrId, other: RunOrId, third: RunOrId, /, *more: RunOrId) -> "ComparisonMatrix": ...
+    async def compare(self, one: RunOrId, other: RunOrId, /, *more: RunOrId) -> "Comparison | ComparisonMatrix":
         """Compare two runs call by call, or several with the first of them. Printing the result shows tables.
 
         Raises `RunNotFoundError`, or `JournalCorruptError` for a journal that cannot be read.
         """
+        from satay.audits import compare_many, compare_two
+
         run_ids = [await self._id_of(run) for run in (one, other, *more)]
         archive = await self._archive()
         return await (compare_many(archive, run_ids) if more else compare_two(archive, *run_ids))
@@ -396,7 +406,8 @@ def checked_run(run: RunOrId) -> str:
     return run
 
 
-def _summary(record: RunRecord) -> RunSummary:
+def summary_of(record: RunRecord) -> RunSummary:
+    """The row of a run, as it is shown."""
     return RunSummary(
         run_id=record.run_id,
         workflow=record.workflow,

@@ -6,6 +6,7 @@ AWS Architecture Blog, 2015).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from satay.arguments import checked_amount, checked_flag
 from satay.errors import CodecError
@@ -39,8 +40,7 @@ class Backoff:
             return self.longest
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How often a task is tried again, and after which errors."""
 
     retries: int = 0

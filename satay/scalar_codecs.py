@@ -2,17 +2,21 @@
 
 import functools
 import types
-from typing import Any, Final
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Final
 
 from satay.codec import ValueCodec
 from satay.texts import MAX_PAYLOAD_BYTES, json_quote
-from satay.typed_codec import TypedCodec
+
+if TYPE_CHECKING:
+    from satay.typed_codec import TypedCodec
 
 
 @functools.cache
-def _typed_codec(annotation: Any) -> TypedCodec:
+def _typed_codec(annotation: Any) -> "TypedCodec":
+    from pydantic import TypeAdapter
+
+    from satay.typed_codec import TypedCodec
+
     return TypedCodec(TypeAdapter(annotation))
 
 

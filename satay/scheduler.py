@@ -11,9 +11,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from satay.approval_inbox import expire
 from satay.archive import Archive
@@ -30,7 +29,6 @@ from satay.errors import (
     JournalError,
     NotHereError,
 )
-from satay.forks import Forks
 from satay.gates import Gate
 from satay.journal import (
     CANCEL_REQUESTED,
@@ -61,6 +59,9 @@ from satay.waiters import Waiters
 from satay.wakes import Wakes
 from satay.watch import TurnWatch
 
+if TYPE_CHECKING:
+    from satay.forks import Forks
+
 HEARTBEATS_PER_LEASE: Final = 3
 """How often the owner's row is renewed within the time of a lease."""
 
@@ -68,8 +69,7 @@ STOPPING_SECONDS: Final = 1.0
 """How long attempts that are cancelled at closing may take to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
+class SchedulerSettings(NamedTuple):
     """How one process drives runs. Times in seconds.
 
     `lease_seconds`: after this long without a heartbeat other processes may take its runs over. `poll_seconds`: how
@@ -83,7 +83,7 @@ class SchedulerSettings:
     grace_seconds: float = 5.0
     max_resident: int = 4096
     max_threads: int = DEFAULT_THREADS
-    drive: DriveSettings = field(default_factory=DriveSettings)
+    drive: DriveSettings = DriveSettings()
 
 
 class Scheduler:
@@ -112,7 +112,6 @@ class Scheduler:
         self._attempts: set[asyncio.Task[Any]] = set()
         self.tool_attempts: set[asyncio.Task[Any]] = set()
         self._wakes = Wakes(clock, self._ring)
-        self.forks = Forks(self)
         self.children = Children(self)
         self.takeovers = Takeovers(self)
         self._gate = Gate(self)
@@ -120,6 +119,13 @@ class Scheduler:
         self.is_closing = False
         self._beat: asyncio.Task[None] | None = None
         self._poll: asyncio.Task[None] | None = None
+
+    @cached_property
+    def forks(self) -> "Forks":
+        """What makes and plans forks here."""
+        from satay.forks import Forks
+
+        return Forks(self)
 
     @property
     def allow_pickle(self) -> bool:

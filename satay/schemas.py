@@ -3,9 +3,8 @@
 import marshal
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic_core import core_schema
@@ -26,8 +25,7 @@ _SETS: Final = frozenset({"set", "frozenset"})
 _NO_SCHEMAS: Final = frozenset({"metadata", "default", "config", "cls", "members", "ref"})
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaFacts:
+class SchemaFacts(NamedTuple):
     """What a schema says of the values that it takes.
 
     `is_same` is the quickest way to prove that a value was read back as it was. `converts_itself` says that the user's

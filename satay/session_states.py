@@ -5,9 +5,9 @@ Nobody drives a session but the application that has it open, so what is to be d
 
 from typing import Final
 
-from satay.accounts import read_failure
 from satay.clock import to_datetime
 from satay.decisions import decided_attempts
+from satay.failures import read_failure
 from satay.model import EntryType, RunStatus
 from satay.replay import read_head
 from satay.session_calls import LedgerCall

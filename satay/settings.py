@@ -1,12 +1,11 @@
 """What an app is opened with: arguments first, then environment variables, then defaults."""
 
-import functools
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from satay.arguments import shown
 from satay.errors import InvalidValueError
@@ -26,8 +25,6 @@ class Settings:
     source file.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
     database_url: str | None = None
     data_dir: Path = Path(".satay")
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
@@ -36,9 +33,32 @@ class Settings:
     code_version: str | None = None
 
 
-@functools.cache
-def _checker() -> TypeAdapter[Settings]:
-    return TypeAdapter(Settings)
+_PATH: Final = core_schema.union_schema(
+    [
+        core_schema.is_instance_schema(Path),
+        core_schema.no_info_after_validator_function(Path, core_schema.str_schema(strict=True)),
+    ],
+    custom_error_type="path_type",
+    custom_error_message="Input is not a valid path",
+)
+
+# Written down, because what pydantic needs to find it by itself takes longer than to open the journal.
+_CHECKER: Final = SchemaValidator(
+    core_schema.typed_dict_schema(
+        {
+            name: core_schema.typed_dict_field(schema, required=False)
+            for name, schema in {
+                "database_url": core_schema.str_schema(),
+                "data_dir": _PATH,
+                "synchronous": core_schema.literal_schema(["FULL", "NORMAL"]),
+                "nondeterminism": core_schema.literal_schema(["strict", "warn", "off"]),
+                "allow_pickle": core_schema.bool_schema(),
+                "code_version": core_schema.str_schema(),
+            }.items()
+        },
+        extra_behavior="forbid",
+    )
+)
 
 
 def make_settings(url: str | None = None, data_dir: str | Path | None = None, **given: Any) -> Settings:
@@ -56,7 +76,7 @@ def make_settings(url: str | None = None, data_dir: str | Path | None = None, **
         if url is None:
             found.pop("database_url", None)
     try:
-        return _checker().validate_python(found)
+        return Settings(**_CHECKER.validate_python(found))
     except ValidationError as error:
         problems = "; ".join(
             f"{problem['loc'][0]} is {shown(problem['input'])}: {problem['msg']}" for problem in error.errors()

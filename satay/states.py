@@ -10,11 +10,11 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any, Final
 
-from satay.accounts import read_failure
 from satay.approval_records import EXPIRED, Request, decision_id, read_requests
 from satay.clock import MICROSECONDS, to_datetime
 from satay.decisions import decided_attempts, undecided_in_run
 from satay.errors import TaskBlockedError
+from satay.failures import read_failure
 from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Owner
 from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
 from satay.replay import inherited_children, open_calls, outcome_call, read_head, recorded_call, value_text

@@ -9,15 +9,17 @@ import json
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from enum import Enum, Flag
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from satay.classes import FACTORIES, DataKind, data_kind, find_class, restore_state
 from satay.refusals import MalformedTagError
 from satay.scalars import SCALAR_READERS
 from satay.texts import TAG, refuse_constant
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 def read_tagged(text: str) -> Any:
@@ -92,7 +94,7 @@ def _read_dataclass(data: dict[str, Any]) -> Any:
     return instance
 
 
-def _read_model(data: dict[str, Any]) -> BaseModel:
+def _read_model(data: dict[str, Any]) -> "BaseModel":
     cls: type[BaseModel] = _read_class(data, "model")
     fields: dict[str, Any] = data["fields"]
     declared = cls.model_fields

@@ -7,9 +7,7 @@ import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum, Flag
-from typing import Any, Final
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Final
 
 from satay.classes import (
     FACTORIES,
@@ -23,6 +21,9 @@ from satay.classes import (
 from satay.refusals import UnencodableError, forgotten_call, path_step
 from satay.scalars import SCALAR_TAGGERS, tag_int, tag_text
 from satay.texts import TAG, dump_plain, is_utf8
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 MAX_DEPTH: Final = 200
 """The most levels that a recorded value may be nested; a value that holds itself is deeper than any limit."""
@@ -133,7 +134,7 @@ def _tag_dataclass(value: object, depth: int) -> Any:
     return {TAG: "dataclass", "type": class_name(type(value)), "fields": _tag_members(state, depth)}
 
 
-def _tag_model(value: BaseModel, depth: int) -> Any:
+def _tag_model(value: "BaseModel", depth: int) -> Any:
     tag: dict[str, Any] = {TAG: "model", "type": class_name(type(value))}
     tag["fields"] = _tag_members(fields_of(value), depth)
     tag["set"] = sorted(value.__pydantic_fields_set__)

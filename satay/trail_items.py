@@ -10,8 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from satay.accounts import STATE_OF_OUTCOME, CallState, read_failure
+from satay.accounts import STATE_OF_OUTCOME, CallState
 from satay.clock import to_datetime
+from satay.failures import read_failure
 from satay.model import APPROVAL, MISSING, SESSION_WORKFLOW, Entry, EntryType, RunRecord
 from satay.replay import CALL_KIND, blob_reference, read_head, recorded_call, value_text
 from satay.texts import to_plain

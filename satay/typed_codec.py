@@ -6,26 +6,18 @@
 - Validators and defaults are the user's code, and draw no chance while a value is recorded.
 """
 
-from contextvars import ContextVar
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaSerializer, SchemaValidator
 
-from satay.codec import ValueCodec, dump_data
+from satay.codec import ValueCodec, dump_data, encoding
 from satay.conversions import Converter, condense, iterator_refusal
 from satay.errors import DecodeError
 from satay.parts import find_fields_set, restore_fields_set
 from satay.schemas import has_iterables, schema_facts, with_containers
 from satay.tags import decode_tagged, encode_tagged
 from satay.texts import TAG_HEAD, check_size, dump_plain, to_plain
-
-_encoding: ContextVar[bool] = ContextVar("satay_encoding", default=False)
-
-
-def is_encoding() -> bool:
-    """Whether the user's validators and defaults are being run to record a value, which a replay does not do."""
-    return _encoding.get()
 
 
 class TypedCodec(ValueCodec):
@@ -51,11 +43,11 @@ class TypedCodec(ValueCodec):
             raise iterator_refusal(where, path="$")
         if not self._facts.runs_code:
             return self._encode(value, where)
-        token = _encoding.set(True)
+        token = encoding.set(True)
         try:
             return self._encode(value, where)
         finally:
-            _encoding.reset(token)
+            encoding.reset(token)
 
     def decode(self, text: str, where: str) -> Any:
         if text.startswith(_PARTIAL_HEAD):

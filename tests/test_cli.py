@@ -1,5 +1,6 @@
 """The command line: what it prints, in both forms, its exit codes, and that reading imports and writes nothing."""
 
+import asyncio
 import importlib
 import json
 import re
@@ -18,10 +19,15 @@ import pytest
 from typer.testing import CliRunner
 
 import satay
-from satay.cli import application, main
+from satay.cli import MODULES, application_for, main
+from satay.clock import SystemClock
 from satay.errors import ApprovalPendingError
 from satay.exits import MEANINGS, ExitCode
+from satay.features import FEATURES
+from satay.journal import GENESIS, NewRun
+from satay.model import Entry, EntryType
 from satay.stores.locations import DATABASE_FILE
+from satay.stores.sqlite import open_sqlite
 from satay.testing import abandon, open_app, settle
 from tests.driving import in_loop
 from tests.programs import shell
@@ -29,7 +35,8 @@ from tests.programs.starting import ROOT, Program, wait_until
 
 MODULE: Final = "tests.programs.shell"
 FRIENDLY: Final = json.dumps({"topic": "Acme", "style": "friendly"})
-COMMANDS: Final = sorted(str(info.name) for info in application.registered_commands)
+COMMANDS: Final = sorted(MODULES)
+application: Final = application_for(())
 
 
 class Answer(NamedTuple):
@@ -252,6 +259,25 @@ def test_runs_are_filtered_by_status_workflow_and_source(cli: Shell) -> None:
 async def make_fork(place: Path, source: str, run_id: str) -> None:
     async with satay.run_app(data_dir=place) as app:
         await (await app.fork(source, before_task="shell.write", run_id=run_id)).result()
+
+
+async def leave_running(place: Path, number: int) -> None:
+    """So many runs that a process had begun which is gone, `r0` the first of them."""
+    now = SystemClock().now()
+    first = Entry(1, EntryType.WORKFLOW_CREATED, now, '{"input":null}', GENESIS)
+    journal = await open_sqlite(place / DATABASE_FILE, synchronous="NORMAL")
+    try:
+        new = [NewRun(f"r{each}", "story", now, "nobody", "v1") for each in range(number)]
+        await asyncio.gather(*(journal.create(run, [first]) for run in new))
+    finally:
+        await journal.close()
+
+
+def test_every_run_that_is_listed_is_known_to_be_stranded_however_many_there_are(cli: Shell) -> None:
+    in_loop(leave_running(cli.place, 1003))
+    oldest = cli("runs", "--json", "--before", "r2").data
+
+    assert [("r1", True), ("r0", True)] == [(run["run_id"], run["is_stranded"]) for run in oldest]
 
 
 def test_a_run_whose_process_is_gone_is_listed_as_stranded(cli: Shell) -> None:
@@ -919,6 +945,12 @@ def test_every_command_has_help_and_answers_in_json(command: str) -> None:
     assert "--data-dir" in shown.output
 
 
+def test_the_command_that_is_asked_for_is_built_alone() -> None:
+    asked = [["runs", "--json"], ["--help"], ["nonsense", "runs"]]
+
+    assert [1, len(COMMANDS), len(COMMANDS)] == [len(application_for(line).registered_commands) for line in asked]
+
+
 def test_every_command_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -959,14 +991,30 @@ def test_the_command_that_is_installed_is_this_one() -> None:
 def test_reading_imports_none_of_the_users_code(cli: Shell) -> None:
     cli.report("r")
     code = (
-        "import sys; from satay.cli import application\n"
-        "try: application(['show', 'r', '--data-dir', sys.argv[1]])\n"
+        "import sys; from satay.cli import application_for\n"
+        "try: application_for(['show'])(['show', 'r', '--data-dir', sys.argv[1]])\n"
         f"except SystemExit: assert {MODULE!r} not in sys.modules, 'it was imported'"
     )
     with Program(["-c", code, str(cli.place)]) as process:
         ended = process.end()
 
     assert (0, "") == (ended.status, ended.errors)
+
+
+@pytest.mark.slow
+def test_listing_loads_neither_rich_nor_a_feature_for_programs(cli: Shell) -> None:
+    cli.report("r")
+    code = (
+        "import sys; from satay.cli import main; sys.argv[1:1] = ['runs', '--json', '--data-dir']\n"
+        "try: main()\n"
+        "finally: print(*sys.modules)"
+    )
+    with Program(["-c", code, str(cli.place)]) as process:
+        ended = process.end()
+    listed, modules = ended.output.splitlines()
+
+    assert ["r"] == [run["run_id"] for run in json.loads(listed)]
+    assert set() == {"rich.console", "satay.views", *FEATURES} & set(modules.split())
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ NASTY = "\x1b[31m\u202e\n"
 
 
 def test_people_get_text_and_programs_get_json(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(is_json=False).show({"a": 1}, Text("one   "))
-    Output(is_json=True).show({"a": NASTY}, Text("one"))
+    Output(is_json=False).show({"a": 1}, lambda: Text("one   "))
+    Output(is_json=True).show({"a": NASTY}, lambda: Text("one"))
     text, data = capsys.readouterr().out.splitlines()
 
     assert "one" == text
@@ -40,9 +40,9 @@ def test_programs_are_not_told_what_goes_on(capsys: pytest.CaptureFixture[str]) 
 
 def test_rows_that_change_are_written_once_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     with Output(is_json=True).changing() as show:
-        show([{"id": 2}, {"id": 1}], Text())
-        show([{"id": 2}, {"id": 1}], Text())
-        show([{"id": 3}, {"id": 2, "is_done": True}, {"id": 1}], Text())
+        show([{"id": 2}, {"id": 1}], Text)
+        show([{"id": 2}, {"id": 1}], Text)
+        show([{"id": 3}, {"id": 2, "is_done": True}, {"id": 1}], Text)
     written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [{"id": 1}, {"id": 2}, {"id": 2, "is_done": True}, {"id": 3}] == written

@@ -11,7 +11,9 @@ import pytest
 import satay
 from satay.clock import MICROSECONDS
 from satay.errors import JournalNotFoundError
-from satay.health import HealthReport, check_health, stranded_runs
+from satay.health import HealthReport, check_health
+from satay.journal import RunQuery
+from satay.processes import left_behind
 from satay.readers import open_reader
 from satay.settings import Settings
 from satay.stores.locations import DATABASE_FILE
@@ -108,7 +110,9 @@ def test_a_run_that_is_driven_is_not_stranded(tmp_path: Path) -> None:
             await app.start(working, run_id="r")
             await settle(app)
             async with open_reader(Settings(data_dir=tmp_path)) as reader:
-                stranded = await stranded_runs(reader.archive, app.clock.now())
+                journal = reader.archive.journal
+                running = await journal.runs(RunQuery(status=satay.RunStatus.RUNNING))
+                stranded = left_behind(running, await journal.owners(), app.clock.now())
             return stranded, await check_health(Settings(data_dir=tmp_path), app.clock.now())
 
     stranded, report = in_loop(main())

@@ -1,5 +1,7 @@
 """What `import satay` loads, and the names that the package gives."""
 
+import ast
+import importlib
 import importlib.metadata
 import inspect
 import pkgutil
@@ -18,6 +20,8 @@ import pytest
 import satay
 import satay.errors
 import satay.testing
+from satay.features import FEATURES
+from satay.tags import encode_tagged
 
 ROOT: Path = Path(__file__).parents[1]
 
@@ -36,14 +40,62 @@ UPPER_FLOORS = {
 }
 
 
+ONLY_FOR_FEATURES = set(FEATURES) | {
+    "satay.audits",
+    "satay.comparison",
+    "satay.decisions",
+    "satay.expenses",
+    "satay.fork_drafts",
+    "satay.fork_plans",
+    "satay.forks",
+    "satay.histories",
+    "satay.lineages",
+    "satay.overrides",
+    "satay.phrases",
+    "satay.session_approvals",
+    "satay.session_cuts",
+    "satay.session_forks",
+    "satay.session_journals",
+    "satay.session_wakes",
+    "satay.snapshots",
+    "satay.sources",
+    "satay.stores.sqlite_health",
+    "satay.tables",
+}
+"""The modules that no program needs which only runs workflows."""
+
+RARELY_USED = {"cloudpickle", "importlib.metadata", "pydantic", "rich", "shutil", "structlog"}
+"""The modules of others that no program needs which runs workflows of scalars, and prints nothing."""
+
+RUN_OF_ONE_TASK = """
+import sys
+before = set(sys.modules)
+import satay
+
+@satay.task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+@satay.workflow
+async def welcome(name: str) -> str:
+    return await greet(name)
+
+assert satay.run(welcome, "ada", data_dir=sys.argv[1]) == "hello ada"
+print(*(set(sys.modules) - before))
+"""
+
+
+def answer_of(script: str, *arguments: str | Path) -> str:
+    """What a fresh process prints that runs a script."""
+    command = [sys.executable, "-W", "error", "-c", script, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
     """The modules that a fresh process has after `import satay`, beyond those it had before."""
-    script = "import sys; before = set(sys.modules); import satay; print('\\n'.join(set(sys.modules) - before))"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split())
+    script = "import sys; before = set(sys.modules); import satay; print(*(set(sys.modules) - before))"
+    return set(answer_of(script).split())
 
 
 def modules_of_extras() -> dict[str, str]:
@@ -86,6 +138,71 @@ def test_import_loads_none_of_the_upper_floors(loaded: set[str]) -> None:
     assert not {module for module in loaded if any(f"{module}.".startswith(f"{floor}.") for floor in UPPER_FLOORS)}
 
 
+def test_import_loads_no_feature(loaded: set[str]) -> None:
+    assert set() == ONLY_FOR_FEATURES & loaded
+    assert set() == RARELY_USED & loaded
+
+
+def test_a_run_loads_no_feature(tmp_path: Path) -> None:
+    used = set(answer_of(RUN_OF_ONE_TASK, tmp_path).split())
+
+    assert "satay.stores.sqlite" in used
+    assert set() == ONLY_FOR_FEATURES & used
+    assert set() == RARELY_USED & used
+
+
+def test_a_feature_is_loaded_when_it_is_first_asked_for() -> None:
+    script = "import satay, sys; satay.Budget; print(*sys.modules)"
+
+    assert {"satay.sweeps"} == {"satay.sweeps", "satay.sessions"} & set(answer_of(script).split())
+
+
+def test_type_checkers_are_told_of_the_features_that_there_are() -> None:
+    (block,) = [part for part in ast.parse(inspect.getsource(satay)).body if isinstance(part, ast.If)]
+    told = {
+        part.module: tuple(alias.name for alias in part.names)
+        for part in block.body
+        if isinstance(part, ast.ImportFrom)
+    }
+
+    assert told == FEATURES
+
+
+def test_models_are_recorded_as_such_though_pydantic_was_loaded_last() -> None:
+    script = """
+import sys, satay
+from satay.codec import ValueCodec
+assert "pydantic" not in sys.modules
+ValueCodec().encode({"when": satay.RunStatus.RUNNING}, "a status")
+from pydantic import BaseModel
+class Box(BaseModel):
+    item: int
+print(ValueCodec().encode_and_decode(Box(item=1), "a box")[1])
+"""
+
+    assert "item=1\n" == answer_of(script)
+
+
+def test_the_package_lists_its_features_before_they_are_loaded() -> None:
+    script = (
+        "import satay; print(*(set(satay.__all__) - set(dir(satay)))); from satay import *; print(Sweep.__module__)"
+    )
+
+    assert "\nsatay.sweeps\n" == answer_of(script)
+
+
+def test_a_name_that_there_is_not_is_told() -> None:
+    with pytest.raises(AttributeError, match="module 'satay' has no attribute 'Sweeep'"):
+        _ = satay.Sweeep  # type: ignore[attr-defined]  # that is the point
+
+
+def test_a_recorded_value_of_a_feature_is_read_though_nobody_asked_for_the_feature() -> None:
+    text = encode_tagged(satay.Budget(cost=0.5), "a budget")[0]
+    script = "import sys; from satay.tags import decode_tagged; print(decode_tagged(sys.argv[1], 'a budget'))"
+
+    assert f"{satay.Budget(cost=0.5)}\n" == answer_of(script, text)
+
+
 def module_names() -> Iterator[str]:
     for module in pkgutil.walk_packages(satay.__path__, "satay."):
         yield module.name.removeprefix("satay.")
@@ -103,7 +220,9 @@ def order(name: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("package", [satay, satay.testing])
 def test_all_is_sorted_and_complete(package: Any) -> None:
-    public = {name for name, value in vars(package).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    public = {
+        name for name in dir(package) if not name.startswith("_") and not inspect.ismodule(getattr(package, name))
+    }
 
     assert sorted(set(package.__all__), key=order) == package.__all__
     assert public == set(package.__all__)
@@ -125,14 +244,20 @@ OF_THE_ENGINE = {
 """What the engine and its tests speak of, in hints of public names, and users of satay do not."""
 
 
+NAMES_OF_FEATURES: dict[str, Any] = {}
+"""What hints speak of that are read by type checkers alone."""
+for feature in FEATURES:
+    NAMES_OF_FEATURES |= vars(importlib.import_module(feature))
+
+
 def named_in(thing: Any) -> Iterator[Any]:
     """The classes of satay's that are named in the hints of a function, or of the members of a class."""
     if inspect.isclass(thing):
         members = [getattr(member, "fget", member) for name, member in vars(thing).items() if not name.startswith("_")]
         for member in (thing, *filter(inspect.isfunction, members)):
-            yield from classes_in(typing.get_type_hints(member))
+            yield from classes_in(typing.get_type_hints(member, localns=NAMES_OF_FEATURES))
     elif inspect.isfunction(thing):
-        yield from classes_in(typing.get_type_hints(thing))
+        yield from classes_in(typing.get_type_hints(thing, localns=NAMES_OF_FEATURES))
 
 
 def classes_in(hint: Any) -> Iterator[type]:
@@ -178,7 +303,8 @@ def test_every_error_is_in_one_tree() -> None:
 def public_things() -> Iterator[tuple[str, Any]]:
     """Every public function and class, and every public method of one, with the name it is found under."""
     for package in (satay, satay.testing, satay.errors):
-        for name, value in vars(package).items():
+        for name in dir(package):
+            value = getattr(package, name)
             if name.startswith("_") or not getattr(value, "__module__", "").startswith("satay"):
                 continue
             if inspect.isclass(value) or inspect.isfunction(value):

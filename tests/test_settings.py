@@ -81,6 +81,24 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
         make_settings(sychronous="FULL")
 
 
+@pytest.mark.parametrize("place", ["here", Path("here")])
+def test_a_directory_is_a_path_or_its_text(place: str | Path) -> None:
+    assert Path("here") == make_settings(data_dir=place).data_dir
+
+
+@pytest.mark.parametrize("place", [3, b"here"])
+def test_what_is_no_path_is_refused(place: Any) -> None:
+    with pytest.raises(InvalidValueError, match=r"data_dir is .*: Input is not a valid path"):
+        make_settings(data_dir=place)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "Yes", "ON"])
+def test_a_flag_is_read_from_its_words(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SATAY_ALLOW_PICKLE", text)
+
+    assert make_settings().allow_pickle is True
+
+
 def test_settings_do_not_change() -> None:
     settings = make_settings()
 

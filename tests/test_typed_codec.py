@@ -15,11 +15,11 @@ from hypothesis import given
 from pydantic import AnyUrl, BaseModel, Field, SecretStr, TypeAdapter
 
 import satay
+from satay.codec import is_encoding
 from satay.declarations import value_codec
 from satay.errors import DecodeError, EncodeError
 from satay.model import MISSING
 from satay.texts import to_plain
-from satay.typed_codec import is_encoding
 from tests.samples import (
     UNTYPED,
     WHERE,

@@ -17,13 +17,15 @@ from satay.accounts import CallState
 from satay.health import HealthReport
 from satay.inspections import Inspection, Kinship, Relative, Timeline, grow_tree, inspect_run
 from satay.journal import Owner, StoreHealth
+from satay.lists import run_list
+from satay.markup import report
 from satay.readers import open_reader
 from satay.settings import Settings
 from satay.states import RunState, StateReport
 from satay.stores.locations import DATABASE_FILE
 from satay.testing import open_app
 from satay.transcripts import SessionStatus
-from satay.views import health_page, receipt_line, receipt_page, report, run_list, run_page, state_block, timeline, tree
+from satay.views import health_page, receipt_line, receipt_page, run_page, state_block, timeline, tree
 from tests.driving import in_loop
 
 NASTY: Final = "\x1b[31mred\x1b[0m\r\n\x07\x9b\u202e[bold]not bold[/bold]\ud800"

@@ -39,7 +39,6 @@ from satay.stores.sqlite_connection import ThreadConnection, report
 from satay.stores.sqlite_errors import CAUSES, explain
 from satay.stores.sqlite_file import OpenFile
 from satay.stores.sqlite_groups import GroupCommit, Write
-from satay.stores.sqlite_health import store_health
 from satay.stores.sqlite_schema import (
     SqliteSettings,
     connect_reader,
@@ -181,6 +180,8 @@ class ReadableSqlite:
         return self._read(reads.waits, run_id)
 
     def health(self) -> "asyncio.Future[StoreHealth]":
+        from satay.stores.sqlite_health import store_health
+
         return self._read(store_health, self._settings.path)
 
     async def close(self) -> None:

@@ -7,9 +7,8 @@ whoever opens the file first. A script that was released is never changed: a new
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from satay.clock import monotonic
 from satay.errors import JournalNotFoundError, JournalUnavailableError, JournalVersionError
@@ -107,8 +106,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_TABLES,)
 """The scripts that lead from each version to the next; script 0 makes version 1 out of an empty file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteSettings:
+class SqliteSettings(NamedTuple):
     """Where a journal is and how it is kept.
 
     `synchronous` is `FULL` (what was awaited survives a power cut) or `NORMAL` (it survives the end of the process;
