@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
 from satay.definitions import Task
 from satay.differences import find_differences
-from satay.drive import MAX_CRASHES
 from satay.effects import Effect, ForkTerms, Ruling, ToolPolicy, ruling_for
 from satay.errors import (
     CallConflictError,
@@ -33,6 +32,7 @@ from satay.journal import DECISION
 from satay.model import CallId, Entry, EntryType, Message
 from satay.outcomes import encode_refusal
 from satay.replay import blob_reference, value_text
+from satay.revivals import MAX_CRASHES
 from satay.scheduler import SchedulerSettings
 from satay.session_calls import LedgerCall
 from satay.session_journals import SessionHost, SessionJournal

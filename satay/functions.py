@@ -15,10 +15,10 @@ from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
 from satay.context import current_schedule
 from satay.definitions import P, Workflow
-from satay.drive import DriveSettings
 from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle, RunOrId
 from satay.model import MISSING, Missing
+from satay.revivals import DriveSettings
 from satay.scheduler import SchedulerSettings
 from satay.settings import make_settings
 from satay.threads import DEFAULT_THREADS

@@ -21,7 +21,7 @@ from satay.calls import Arrival, ChildCall, TaskCall
 from satay.children import Children
 from satay.clock import MICROSECONDS, Chance, Clock
 from satay.definitions import Workflow
-from satay.drive import Drive, DriveSettings
+from satay.drive import Drive
 from satay.effects import ForkTerms
 from satay.endings import Endings
 from satay.errors import (
@@ -53,6 +53,7 @@ from satay.model import (
 from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence
+from satay.revivals import DriveSettings
 from satay.takeovers import Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 import satay
-from satay.drive import TURNS_PER_SLICE, Drive
+from satay.drive import Drive
 from satay.errors import DecodeError
 from satay.replay import AnsweredTask, StrictReplay
+from satay.revivals import TURNS_PER_SLICE
 from satay.testing import open_app, pause
 from tests.driving import drive_twice, in_loop
 

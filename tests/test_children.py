@@ -12,7 +12,7 @@ from satay.archive import Archive
 from satay.calls import ChildCall, TaskCall
 from satay.children import Children
 from satay.clock import Chance, Clock
-from satay.drive import Drive, DriveSettings
+from satay.drive import Drive
 from satay.effects import ForkTerms
 from satay.errors import RunExistsError
 from satay.failures import encode_failure, parse_failure
@@ -21,6 +21,7 @@ from satay.journal import CANCEL_REQUESTED, GENESIS, PARENT_ASKS, Append, Blob, 
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin, workflow_created
 from satay.replay import Divergence, value_text
+from satay.revivals import DriveSettings
 from satay.testing import Faults, ManualClock, open_app, settle
 from satay.watch import TurnWatch
 from tests.driving import in_loop, types_of

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 import satay
-from satay.drive import CALLBACKS_PER_SLICE
 from satay.errors import JournalBusyError, WorkflowCancelledError
 from satay.journal import FirstPage, Journal
 from satay.lookout import RUNS_PER_LOOK
+from satay.revivals import CALLBACKS_PER_SLICE
 from satay.takeovers import MAX_BATCH
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
 from tests.driving import in_loop, types_of

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from satay.app import App, app_of_block
 from satay.clock import Chance
-from satay.drive import DriveSettings
 from satay.errors import UsageError
 from satay.journal import Journal
+from satay.revivals import DriveSettings
 from satay.scheduler import SchedulerSettings
 from satay.settings import Settings, make_settings
 from satay.testing.clocks import ManualClock
