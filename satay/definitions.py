@@ -13,6 +13,7 @@ import re
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
@@ -31,6 +32,7 @@ from satay.context import Schedule, calling_session, current_attempt, current_sc
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.features import DEFINED_IN
 from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING, UNKNOWN_VERSION
 from satay.pickles import PickleCodec
@@ -393,6 +395,8 @@ class Registry(Generic[DefinitionT]):
 
     def find(self, name: str) -> DefinitionT | None:
         """A definition that is asked for by its name."""
+        if name in DEFINED_IN and name not in self._by_name:
+            import_module(DEFINED_IN[name])  # It offers the definition.
         offered = self._offered.pop(name, None)
         return self.get(name) if offered is None else self.add(offered)
 

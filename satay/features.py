@@ -42,6 +42,9 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The modules, and the public names of each."""
 
+DEFINED_IN: Final[Mapping[str, str]] = {"satay.sweep": "satay.sweeps"}
+"""The modules of the workflows of satay's own, which are loaded when somebody asks for a run of one."""
+
 _MODULES: Final = {name: module for module, names in FEATURES.items() for name in names}
 
 
