@@ -61,18 +61,21 @@ class Endings:
 
     async def _wait_for_ending(self, run_id: str) -> Ending | None:
         """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
-        driven = self._host.drive_of(run_id)
-        if driven is None:
-            return await self._host.waiters.wait(run_id, self._poll_seconds)
-        if _waits_for_decision(driven):
-            await self._refuse_undecided(driven)
-            if _waits_for_decision(driven):
-                return await self._host.waiters.wait(run_id, self._poll_seconds)
-            return None
-        await self._raise_for_children(driven)
-        if self._host.drive_of(run_id) is not driven or _waits_for_decision(driven):
-            return None  # Something happened meanwhile, and was told to nobody.
-        return await self._host.waiters.wait(run_id, None)
+        waiters = self._host.waiters
+        with waiters.listening(run_id) as news:  # What is told while the inbox is read is not missed.
+            driven, seconds = self._host.drive_of(run_id), None
+            if driven is None:
+                seconds = self._poll_seconds
+            elif _waits_for_decision(driven):
+                await self._refuse_undecided(driven)
+                if not _waits_for_decision(driven):
+                    return None
+                seconds = self._poll_seconds
+            else:
+                await self._raise_for_children(driven)
+                if self._host.drive_of(run_id) is not driven or _waits_for_decision(driven):
+                    return None  # Something happened meanwhile, and was told to nobody.
+            return await waiters.hear(run_id, news, seconds)
 
     async def _raise_for_children(self, drive: Drive) -> None:
         """Raise what keeps a child from going on, where a run does nothing but wait."""

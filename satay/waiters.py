@@ -1,6 +1,8 @@
 """Who waits for a run to end, or for its next entry, and what keeps a run from going on."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from satay.archive import Ending
 from satay.errors import AppClosedError
@@ -23,19 +25,29 @@ class Waiters:
 
         Raises `AppClosedError` where the app is closed meanwhile.
         """
+        with self.listening(run_id) as news:
+            return await self.hear(run_id, news, seconds)
+
+    @contextmanager
+    def listening(self, run_id: str) -> "Iterator[asyncio.Future[Ending | None]]":
+        """What `hear` waits for; whatever is told of the run from here on is not missed."""
         news: asyncio.Future[Ending | None] = self._loop.create_future()
         self._endings.setdefault(run_id, []).append(news)
         try:
-            if seconds is None:
-                await news
-            else:
-                await asyncio.wait((news,), timeout=seconds)
+            yield news
         finally:
             waiting = self._endings.get(run_id, [])
             if news in waiting:
                 waiting.remove(news)
             if not waiting:
                 self._endings.pop(run_id, None)
+
+    async def hear(self, run_id: str, news: "asyncio.Future[Ending | None]", seconds: float | None) -> Ending | None:
+        """As `wait`, from where `listening` began."""
+        if seconds is None:
+            await news
+        else:
+            await asyncio.wait((news,), timeout=seconds)
         ending = news.result() if news.done() else None
         if ending is None and self._is_closed:
             raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import satay
+from satay.drive import Drive
+from satay.endings import Endings
 from satay.errors import NeedsDecisionError, UsageError
 from satay.journal import DECISION
 from satay.model import EntryType
-from satay.testing import Faults, ManualClock, abandon, open_app, pause
+from satay.testing import Faults, ManualClock, abandon, open_app, pause, settle
 from tests.corpus import NEVER_SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -123,6 +125,30 @@ async def test_a_decision_about_an_attempt_is_none_about_the_next_one(tmp_path: 
             await app.resume("r").result()
 
         assert not begun["ada"].is_set()
+
+
+async def test_what_becomes_of_a_decision_while_somebody_reads_of_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale one is dropped just after whoever waits for the result has seen it in the inbox."""
+    await leave_undecided(tmp_path, "rerun")
+    async with open_app(tmp_path, clock=ManualClock()) as app:
+        begun["ada"] = asyncio.Event()
+        app.resume("r")
+        await begun["ada"].wait()
+        await abandon(app)
+    async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app:
+        refuse = Endings._refuse_undecided
+
+        async def refuse_slowly(self: Endings, drive: Drive) -> None:
+            await refuse(self, drive)
+            await settle(app)
+
+        journal = (await app.scheduler()).journal
+        await journal.post("r", DECISION, None, None, json.dumps({"call": 2, "attempt": 1, "decision": "rerun"}), 0)
+        monkeypatch.setattr(Endings, "_refuse_undecided", refuse_slowly)
+        with pytest.raises(NeedsDecisionError):
+            await app.resume("r").result()
 
 
 @pytest.mark.parametrize("run_id", ["r", "s"])
