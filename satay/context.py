@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from satay.arguments import checked_amount, checked_count, shown
 from satay.effects import ForkTerms
@@ -19,6 +19,12 @@ from satay.loop import WorkflowLoop
 
 MAX_TOKENS: Final = 10**15
 """The most tokens that one `record_usage` takes."""
+
+
+class Recalled(NamedTuple):
+    """A recorded result that is handed over at once. It may be any value, None and `MISSING` too."""
+
+    value: Any
 
 
 class PendingCall(Protocol):
@@ -55,7 +61,7 @@ class Schedule(Protocol):
 
     def now(self) -> datetime: ...
 
-    def recall_result(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def recall_result(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recalled | None: ...
 
     def open_task(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None) -> PendingCall: ...
 

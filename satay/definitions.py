@@ -115,8 +115,8 @@ class Task(Generic[P, R]):
         self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
     ) -> R:
         """Open the call when this is first awaited, and wait for its outcome."""
-        if key is None and (result := schedule.recall_result(self, args, kwargs)) is not MISSING:
-            return cast(R, result)
+        if key is None and (recalled := schedule.recall_result(self, args, kwargs)) is not None:
+            return cast(R, recalled.value)
         call = schedule.open_task(self, args, kwargs, key)
         try:
             return cast(R, await call.future)

@@ -25,7 +25,7 @@ from satay.approval_records import (
 from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Clock, to_datetime
 from satay.codec import ValueCodec
-from satay.context import ScheduledLoop
+from satay.context import Recalled, ScheduledLoop
 from satay.definitions import PickledInputCodec, Task, Workflow
 from satay.dues import Dues
 from satay.effects import Effect, ForkTerms, Ruling, ruling_for
@@ -34,7 +34,7 @@ from satay.failures import encode_failure
 from satay.inputs import InputCodec
 from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
-from satay.model import APPROVAL, MISSING, Entry, EntryType, child_run_id
+from satay.model import APPROVAL, Entry, EntryType, child_run_id
 from satay.origin import Origin, fresh_fork
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
@@ -214,8 +214,8 @@ class Schedule(ABC):
                 keys=again,
             )
 
-    def recall_result(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call of a task that the history answers next; `MISSING` where it is to be opened.
+    def recall_result(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recalled | None:
+        """The result of a call of a task that the history answers next; None where it is to be opened.
 
         That takes no turn of its own: it is what a turn would come to, where the branch that awaits the call is all
         that goes on. For `Task.call_durably` alone, whose caller is looked at.
@@ -230,11 +230,11 @@ class Schedule(ABC):
             or task.codec_name != "json"
             or not self.loop.would_be_idle(sys._getframe(2))
         ):
-            return MISSING
+            return None
         ordinal = self._counts.get(task.head, 0)
         answered = replay.take_answered(f'{task.head},"ordinal":{ordinal}', self._again)
         if answered is None:
-            return MISSING
+            return None
         entry, outcome, text = answered
         self._counts[task.head] = ordinal + 1
         self._turns_left -= 1
@@ -242,7 +242,7 @@ class Schedule(ABC):
         if self.rehearsal is not None:
             _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
         self._advance_to(outcome.at)
-        return task.result_codec.decode(text, task.result_where)
+        return Recalled(task.result_codec.decode(text, task.result_where))
 
     def _advance_to(self, at: int) -> None:
         """The moment of the turn is that of the outcome that begins it; a clock that was set back changes nothing."""

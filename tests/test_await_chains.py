@@ -50,6 +50,11 @@ async def costly(number: int) -> int:
     return number + 1
 
 
+@satay.task(name="chains.given")
+async def given(what: str) -> Any:
+    return satay.MISSING if what == "missing" else None
+
+
 @satay.task(name="chains.pickled", codec="pickle")
 async def pickled(number: int) -> Any:
     return {number, number + 1}
@@ -116,6 +121,11 @@ async def what_a_call_costs_and_keeps() -> Any:
     except ValueError as error:
         see(str(error))
     return first
+
+
+async def results_that_are_nothing() -> list[Any]:
+    """What stands for no value is a value where a task returns it."""
+    return [await given("missing"), await step(1), await given("none"), await step(2)]
 
 
 async def driven_by_hand() -> int:
@@ -289,6 +299,7 @@ BODIES: list[Body] = [
     a_loop,
     helpers,
     what_a_call_costs_and_keeps,
+    results_that_are_nothing,
     driven_by_hand,
     driven_by_a_callback,
     an_awaitable_in_between,
