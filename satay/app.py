@@ -7,7 +7,7 @@ from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from satay.approval_inbox import Verdict, decide
 from satay.approval_records import Approval
@@ -24,7 +24,7 @@ from satay.arguments import (
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
 from satay.context import governing_terms
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE, value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
     AppClosedError,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_OPAQUE: Final = value_codec(Any)
 
 app_of_block: ContextVar["App | None"] = ContextVar("satay_app_of_block", default=None)
 """The app in whose `async with` block, or in whose task, the code runs."""
@@ -409,7 +408,7 @@ class App(Reader):
         that does not exist, `RunEndedError` for a run that has ended, `RunConflictError` for a session.
         """
         if isinstance(event, str):
-            name, value, codec = event_name(event), None if payload is MISSING else payload, _OPAQUE
+            name, value, codec = event_name(event), None if payload is MISSING else payload, OPAQUE
         else:
             if payload is not MISSING:
                 raise UsageError(
@@ -511,7 +510,7 @@ class App(Reader):
         }
         if value is not MISSING:
             known = tasks.get(call.task)
-            codec = _OPAQUE if known is None else known.result_codec
+            codec = OPAQUE if known is None else known.result_codec
             decided["value"] = codec.encode(value, f"the decided result of task {call.task!r}")
         text = json.dumps(decided)
         if not await scheduler.post(chosen, DECISION, None, call.decision_id, text):

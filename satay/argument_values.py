@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.definitions import Workflow
 from satay.errors import DecodeError, InvalidValueError
 
 T = TypeVar("T")
 
-_OPAQUE: Final = value_codec(Any)
 
 _CALL: Final = re.compile(r"(?P<name>.+?)(?::(?P<ordinal>\d+)|\[(?P<key>.*)\])?")
 
@@ -51,7 +50,7 @@ def decode_input(workflow: Workflow[..., Any], data: Any) -> Any:
         raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave INPUT away")
     try:
         # What looks like a tag of the format for recorded values is no tag: it is written as what it stands for.
-        text = f"{{{json.dumps(name)}:{_OPAQUE.encode(data, 'INPUT')}}}"
+        text = f"{{{json.dumps(name)}:{OPAQUE.encode(data, 'INPUT')}}}"
         args, options = workflow.input_codec.decode(text, f"the input of {workflow.name!r}")
     except DecodeError as error:
         raise InvalidValueError(f"INPUT cannot be used: {error}") from None

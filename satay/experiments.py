@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from satay.arguments import MAX_KEY_LENGTH, shown
 from satay.clock import to_datetime
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.errors import DecodeError, ExperimentConflictError, InvalidValueError, JournalCorruptError
 from satay.journal import BLOB_THRESHOLD_BYTES
 from satay.model import RUN_ID_PATTERN, Entry, EntryType, RunRecord
@@ -39,7 +39,6 @@ BASELINE: Final = "baseline"
 CANDIDATE: Final = "candidate"
 """The role of a member that is measured, unless it is given another one."""
 
-_OPAQUE: Final = value_codec(Any)
 
 Score: TypeAlias = bool | int | float
 """How good a run is, the higher the better; where it only passes or fails, True or False."""
@@ -220,7 +219,7 @@ def to_member(declared: Declaration, home: ExperimentState) -> Member:
 def _read_delta(declared: Declaration) -> Any:
     """A delta as it was given, or as plain data where its type is not known in this process."""
     try:
-        return _OPAQUE.decode(declared.delta_text, f"the delta of run {declared.run_id!r}")
+        return OPAQUE.decode(declared.delta_text, f"the delta of run {declared.run_id!r}")
     except DecodeError:
         return to_plain(declared.delta_text)
 
@@ -279,7 +278,7 @@ def checked_role(role: object) -> str:
 
 def encode_delta(delta: object, run_id: str) -> str:
     """The text that records a delta. Raises `EncodeError`, or `InvalidValueError` for one that is too large."""
-    text = _OPAQUE.encode(delta, f"the delta of run {run_id!r}")
+    text = OPAQUE.encode(delta, f"the delta of run {run_id!r}")
     if len(text) > BLOB_THRESHOLD_BYTES:
         raise InvalidValueError(
             f"the delta of run {run_id!r} is {len(text)} characters long when written; it can have at most "

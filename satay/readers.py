@@ -13,7 +13,7 @@ from satay.archive import Archive, Ending
 from satay.arguments import checked_count, shown
 from satay.clock import SystemClock, to_datetime
 from satay.codec import ValueCodec
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.definitions import Workflow, workflows
 from satay.errors import AmbiguousRunError, InvalidValueError, RunNotFoundError, UsageError, WorkflowCancelledError
 from satay.failures import Failure, read_failure, rebuilt_workflow_failure
@@ -63,7 +63,6 @@ MAX_COMPARED_IDS: Final = 1000
 MAX_NAMED_IDS: Final = 3
 """So many ids are named in an error."""
 
-_OPAQUE: Final = value_codec(Any)
 
 _ENDS: Final = TERMINAL_ENTRIES | {EntryType.SESSION_COMPLETED}
 """The entries after which nobody waits for more."""
@@ -334,7 +333,7 @@ class Reader(ABC):
             raise rebuilt_workflow_failure(ending.text or "{}", run_id)
         if codec is None:
             known = workflows.get((await self._record(run_id)).workflow)
-            codec = _OPAQUE if known is None else known.result_codec
+            codec = OPAQUE if known is None else known.result_codec
         return codec.decode(ending.text or "null", f"the result of run {run_id!r}")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from satay.boundaries import SessionBoundary
 from satay.cuts import RequestedCut
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.effects import ToolPolicy
 from satay.errors import JournalCorruptError
 from satay.failures import message_of
@@ -20,7 +20,6 @@ from satay.tables import Column, printable, show_cost, show_seconds, show_value,
 MAX_LISTED_STALE_CALLS: Final = 100
 """How many stale calls a receipt lists; it counts all of them."""
 
-_OPAQUE: Final = value_codec(Any)
 _INTERVENTION: Final = "the intervention of a fork"
 
 
@@ -125,7 +124,7 @@ class ForkReceipt:
     def _data(self) -> dict[str, Any]:
         data = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in _NOT_STORED}
         data["requested"] = self.requested.to_dict()
-        data["intervention"] = json.loads(_OPAQUE.encode(self.intervention, _INTERVENTION))
+        data["intervention"] = json.loads(OPAQUE.encode(self.intervention, _INTERVENTION))
         if self.boundary is None:
             del data["boundary"]
         else:
@@ -149,7 +148,7 @@ class ForkReceipt:
     def _from_plain(cls, stored: Any, text: str) -> "ForkReceipt":
         data = {part.name: stored[part.name] for part in fields(cls) if part.name in stored}
         data["requested"] = _known(RequestedCut, stored["requested"])
-        data["intervention"] = _OPAQUE.decode(json.dumps(stored["intervention"]), _INTERVENTION)
+        data["intervention"] = OPAQUE.decode(json.dumps(stored["intervention"]), _INTERVENTION)
         data["tool_policies"] = {name: ToolPolicy(policy) for name, policy in stored["tool_policies"].items()}
         for name, record in _LISTS.items():
             data[name] = tuple(_known(record, item) for item in stored[name])
@@ -196,7 +195,7 @@ class ForkReceipt:
 
 def intervention_key(intervention: Any) -> str:
     """A text that is the same for equal interventions; the order of members does not matter."""
-    return json.dumps(json.loads(_OPAQUE.encode(intervention, _INTERVENTION)), sort_keys=True)
+    return json.dumps(json.loads(OPAQUE.encode(intervention, _INTERVENTION)), sort_keys=True)
 
 
 def _show_state(boundary: SessionBoundary | None) -> str:

@@ -6,11 +6,10 @@ from types import NoneType
 from typing import Any, Final
 
 from satay.clock import to_datetime
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.errors import CodecError
 from satay.transcripts import StepMark, Transcript
 
-_OPAQUE: Final = value_codec(Any)
 _UNCHANGING: Final = frozenset({NoneType, bool, int, float, str})
 
 
@@ -34,16 +33,16 @@ class Step:
 def encode_content(given: Any, made: Any, where: str) -> str:
     """The text of what a step was given and has made. Raises `EncodeError`, which says which of the two it is."""
     try:
-        return _OPAQUE.encode({"input": given, "output": made}, where)
+        return OPAQUE.encode({"input": given, "output": made}, where)
     except CodecError:
-        _OPAQUE.encode(given, f"the input of {where}")
-        _OPAQUE.encode(made, f"the output of {where}")
+        OPAQUE.encode(given, f"the input of {where}")
+        OPAQUE.encode(made, f"the output of {where}")
         raise
 
 
 def decode_content(text: str, where: str) -> tuple[Any, Any]:
     """What a step was given and has made, read back."""
-    read: dict[str, Any] = _OPAQUE.decode(text, where)
+    read: dict[str, Any] = OPAQUE.decode(text, where)
     return read["input"], read["output"]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from satay.arguments import checked_duration, checked_key, name_problem, shown
 from satay.claims import ToolCall
 from satay.context import Attempt
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.definitions import Task, tasks
 from satay.definitions import effect as wrapped
 from satay.effects import ToolPolicy
@@ -22,8 +22,6 @@ from satay.texts import json_quote
 
 MAX_WRAPPED: Final = 1_000
 """How many callables a session keeps ready as tools."""
-
-_OPAQUE: Final = value_codec(Any)
 
 
 class SessionTools:
@@ -164,7 +162,7 @@ def _arguments_text(task: Task[..., Any], arguments: Mapping[str, Any]) -> str:
     if task.fn is not _made_elsewhere:
         return task.input_codec.encode((), dict(arguments), task.input_where)
     members = [
-        f"{json_quote(name)}:{_OPAQUE.encode(value, f'argument {name!r} of {task.input_where}')}"
+        f"{json_quote(name)}:{OPAQUE.encode(value, f'argument {name!r} of {task.input_where}')}"
         for name, value in arguments.items()
     ]
     return "{" + ",".join(members) + "}"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from contextvars import Token
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from satay.approval_records import PAYLOAD_CODEC, Approval
 from satay.arguments import (
@@ -27,7 +27,7 @@ from satay.arguments import (
 from satay.boundaries import BoundaryMode, parse_mode
 from satay.clock import to_datetime
 from satay.context import Attempt, ToolCaller, attempt_of_block, current_attempt, session_of_block
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.definitions import Task, source_version
 from satay.errors import (
     InvalidValueError,
@@ -71,8 +71,6 @@ from satay.transcripts import MAX_STEP, SessionStatus, Transcript
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_OPAQUE: Final = value_codec(Any)
 
 
 class Session(RunReference):
@@ -641,7 +639,7 @@ class Session(RunReference):
         Raises `UsageError` as `pause` does.
         """
         self._check_ends_it("complete")
-        self._result_text = _OPAQUE.encode(result, f"the result of session {self.run_id!r}")
+        self._result_text = OPAQUE.encode(result, f"the result of session {self.run_id!r}")
         self._pause_reason = None
 
     def _check_ends_it(self, method: str) -> None:

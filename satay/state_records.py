@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from satay.arguments import checked_count, shown
-from satay.declarations import value_codec
+from satay.declarations import OPAQUE
 from satay.errors import CodecError, InvalidValueError, SessionStateError
 from satay.experiments import Draft
 from satay.failures import message_of
@@ -19,8 +19,6 @@ from satay.transcripts import Transcript
 
 MAX_STATE_INTERVAL: Final = 1_000_000
 """The largest `state_interval`."""
-
-_OPAQUE: Final = value_codec(Any)
 
 
 class StateRecords:
@@ -78,7 +76,7 @@ class StateRecords:
 
     def decode(self, text: str) -> Any:
         """A state, read back."""
-        return _OPAQUE.decode(text, f"a state of session {self.run_id!r}")
+        return OPAQUE.decode(text, f"a state of session {self.run_id!r}")
 
     def _text(self, state_fn: Callable[[], Any], where: str) -> str:
         try:
@@ -87,7 +85,7 @@ class StateRecords:
                 if isinstance(state, Coroutine):
                     state.close()
                 raise TypeError("it gave something to await, and must be a plain function that returns the state")
-            return _OPAQUE.encode(state, "the state")
+            return OPAQUE.encode(state, "the state")
         except CodecError as error:
             raise SessionStateError(
                 f"{where} was not recorded: its state cannot be encoded: {error}", run_id=self.run_id

@@ -109,14 +109,19 @@ async def test_a_decision_that_was_made_twice_is_not_one_about_the_next_attempt(
     assert not begun["ada"].is_set()
 
 
-async def test_a_decision_about_an_attempt_is_none_about_the_next_one(tmp_path: Path) -> None:
-    """As one that was on its way while somebody else's was taken."""
-    await leave_undecided(tmp_path, "rerun")
-    async with open_app(tmp_path, clock=ManualClock()) as app:
+async def lose_second_attempt(place: Path) -> None:
+    """A run that dies in the attempt that somebody decided to make."""
+    await leave_undecided(place, "rerun")
+    async with open_app(place, clock=ManualClock()) as app:
         begun["ada"] = asyncio.Event()
         app.resume("r")
         await begun["ada"].wait()
         await abandon(app)
+
+
+async def test_a_decision_about_an_attempt_is_none_about_the_next_one(tmp_path: Path) -> None:
+    """As one that was on its way while somebody else's was taken."""
+    await lose_second_attempt(tmp_path)
     async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app:
         late = json.dumps({"call": 2, "attempt": 1, "decision": "rerun"})
         await (await app.scheduler()).journal.post("r", DECISION, None, None, late, 0)
@@ -131,12 +136,7 @@ async def test_what_becomes_of_a_decision_while_somebody_reads_of_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stale one is dropped just after whoever waits for the result has seen it in the inbox."""
-    await leave_undecided(tmp_path, "rerun")
-    async with open_app(tmp_path, clock=ManualClock()) as app:
-        begun["ada"] = asyncio.Event()
-        app.resume("r")
-        await begun["ada"].wait()
-        await abandon(app)
+    await lose_second_attempt(tmp_path)
     async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app:
         refuse = Endings._refuse_undecided
 
