@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from satay.arguments import checked_amount, checked_count, shown
 from satay.effects import ForkTerms
@@ -21,10 +21,8 @@ MAX_TOKENS: Final = 10**15
 """The most tokens that one `record_usage` takes."""
 
 
-class Recalled(NamedTuple):
-    """A recorded result that is handed over at once. It may be any value, None and `MISSING` too."""
-
-    value: Any
+NOT_RECALLED: Final[Any] = object()
+"""Stands for a result that cannot be handed over at once; a result may be any other value, None and `MISSING` too."""
 
 
 class PendingCall(Protocol):
@@ -61,7 +59,7 @@ class Schedule(Protocol):
 
     def now(self) -> datetime: ...
 
-    def recall_result(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recalled | None: ...
+    def recall_result(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def open_task(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None) -> PendingCall: ...
 

@@ -28,7 +28,7 @@ from satay.arguments import (
     shown,
 )
 from satay.codec import ValueCodec
-from satay.context import Schedule, calling_session, current_attempt, current_schedule
+from satay.context import NOT_RECALLED, Schedule, calling_session, current_attempt, current_schedule
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
 from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
@@ -115,8 +115,10 @@ class Task(Generic[P, R]):
         self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
     ) -> R:
         """Open the call when this is first awaited, and wait for its outcome."""
-        if key is None and (recalled := schedule.recall_result(self, args, kwargs)) is not None:
-            return cast(R, recalled.value)
+        if key is None:
+            recalled = schedule.recall_result(self, args, kwargs)
+            if recalled is not NOT_RECALLED:
+                return cast(R, recalled)
         call = schedule.open_task(self, args, kwargs, key)
         try:
             return cast(R, await call.future)

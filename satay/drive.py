@@ -324,7 +324,7 @@ class Drive(Revival):
         entry = self._recorder.record(arrival.type, arrival.facts, arrival.text)
         if arrival.taken is not None:
             self._recorder.take_message(arrival.taken)
-        self._advance_to(entry.at)
+        self.loop.advance_to(entry.at)
         self._is_stepping = True
         call = arrival.call
         self._is_urgent |= not (isinstance(call, TaskCall) and call.task.effect is Effect.PURE)

@@ -26,6 +26,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 from satay.await_chains import is_at_await, is_awaited_from
+from satay.clock import MICROSECONDS
 from satay.completions import ENSURE_FUTURE, as_coroutine, find_as_completed, raw_awaitables, wrapped_awaitable
 from satay.errors import InvalidValueError, UsageError, WorkflowSideEffectError
 from satay.eviction import discard, forget_keys, silence
@@ -226,7 +227,7 @@ _CANCELS_A_SET: Final = frozenset(
 
 
 class WorkflowLoop(_RefusingLoop):
-    """The loop of one workflow body."""
+    """The loop of one workflow body. `now` is the journal's time, in microseconds since the epoch."""
 
     __slots__ = (
         "_as_completed",
@@ -234,13 +235,13 @@ class WorkflowLoop(_RefusingLoop):
         "_cancelled",
         "_is_alone",
         "_is_dropped",
-        "_now_seconds",
         "_order",
         "_prune_at",
         "_ready",
         "_tasks",
         "_timers",
         "_unhandled",
+        "now",
     )
 
     def __init__(self, timers: TimerSink) -> None:
@@ -248,7 +249,7 @@ class WorkflowLoop(_RefusingLoop):
         self._ready: list[WorkflowHandle | WorkflowTimer] = []
         self._tasks: list[WorkflowTask[Any]] = []
         self._prune_at = 8
-        self._now_seconds = 0.0
+        self.now = 0
         self._order = 0
         self._is_dropped = False
         self._is_alone = False
@@ -333,10 +334,10 @@ class WorkflowLoop(_RefusingLoop):
     def _report(self, handle: asyncio.Handle, error: Exception) -> None:
         self.call_exception_handler({"message": f"error in {handle!r}", "exception": error, "handle": handle})
 
-    def advance_to(self, seconds: float) -> None:
-        """Set the journal time; a moment that has passed already changes nothing."""
-        if seconds > self._now_seconds:
-            self._now_seconds = seconds
+    def advance_to(self, at: int) -> None:
+        """Set the journal's time; a moment that has passed already changes nothing, as where a clock was set back."""
+        if at > self.now:
+            self.now = at
 
     def fire(self, timer: WorkflowTimer) -> None:
         """Make the callback of `timer` ready, unless it was cancelled or has fired."""
@@ -374,7 +375,7 @@ class WorkflowLoop(_RefusingLoop):
 
     def time(self) -> float:
         """The journal's time, in seconds since the epoch."""
-        return self._now_seconds
+        return self.now / MICROSECONDS
 
     def call_soon(
         self,
@@ -395,7 +396,7 @@ class WorkflowLoop(_RefusingLoop):
         context: contextvars.Context | None = None,
     ) -> WorkflowTimer:
         """Set a durable timer `delay` seconds from now; zero or less means in this turn, without a timer."""
-        return self.call_at(self._now_seconds + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -408,7 +409,7 @@ class WorkflowLoop(_RefusingLoop):
 
         Raises `InvalidValueError` for NaN, infinity, and moments more than a thousand years ahead.
         """
-        delay = when - self._now_seconds
+        delay = when - self.time()
         # Written so that NaN, which compares false with everything, is refused as well.
         if not delay <= LONGEST_DELAY_SECONDS:
             raise InvalidValueError(f"a timer was asked for in {delay!r} seconds; give a number under a thousand years")

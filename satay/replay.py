@@ -65,6 +65,7 @@ _CALL_PREFIX_LENGTH: Final = len(_CALL_PREFIX)
 _TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
 _TASK_COMPLETED: Final = EntryType.TASK_COMPLETED.value
 _VALUE_MARK: Final[dict[str, str]] = {type: f'"{field}":' for type, field in VALUE_FIELD.items()}
+_RESULT_MARK: Final = _VALUE_MARK[_TASK_COMPLETED]
 
 
 class Divergence(NamedTuple):
@@ -135,6 +136,16 @@ def read_outcome(entry: Entry) -> tuple[int, str | None]:
     if mark is not None and digits.isdecimal() and payload.startswith(mark, end + 1):
         return int(digits), payload[end + 1 + len(mark) : -1]
     return outcome_call(entry), value_text(entry)
+
+
+def _result_of(outcome: Entry, call: int) -> str | None:
+    """The text of the result of this call; None where another one is answered, or the result is kept as a blob."""
+    payload = outcome.payload
+    beginning = f"{_CALL_PREFIX}{call},{_RESULT_MARK}"
+    if payload.startswith(beginning):  # Nearly always; and knowing the call, it need not be read.
+        return payload[len(beginning) : -1]
+    seq, text = read_outcome(outcome)
+    return text if seq == call else None
 
 
 class _Facts(dict[str, Any]):
@@ -225,14 +236,6 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
-class AnsweredTask(NamedTuple):
-    """A call of a task with its outcome, and the text of the result."""
-
-    call: Entry
-    outcome: Entry
-    text: str
-
-
 class StrictReplay:
     """Follows a history and insists on the recorded schedule.
 
@@ -270,10 +273,11 @@ class StrictReplay:
         self._at += 1
         return entry
 
-    def take_answered(self, head: str, but: Container[int]) -> AnsweredTask | None:
-        """The call of a task that `head` names, if it comes next and is answered before another call is issued.
+    def take_answered(self, head: str, but: Container[int]) -> tuple[Entry, Entry, str] | None:
+        """The call of a task that `head` names, its outcome, and the text of the result.
 
-        None where something else comes, where the result is kept as a blob, and for a seq that is in `but`.
+        None where that call does not come next or is not answered before another one is issued, where the result is
+        kept as a blob, and for a seq that is in `but`.
         """
         at = self._at
         if at + 1 >= len(self._steps):
@@ -284,12 +288,12 @@ class StrictReplay:
         payload = call.payload
         if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
             return None
-        seq, text = read_outcome(outcome)
-        if seq != call.seq or text is None or seq in but:
+        text = _result_of(outcome, call.seq)
+        if text is None or call.seq in but:
             return None
         self._matched += 1
         self._at = at + 2
-        return AnsweredTask(call, outcome, text)
+        return call, outcome, text
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         """The outcome that begins the next turn; a divergence if the body should have issued another call first."""

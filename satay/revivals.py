@@ -240,7 +240,7 @@ class Revival(Schedule):
             self._replay_slice()
 
     def _resolve_from_history(self, entry: Entry) -> None:
-        self._advance_to(entry.at)
+        self.loop.advance_to(entry.at)
         if entry.type == EntryType.WORKFLOW_CANCEL_REQUESTED:
             self._request_cancel(is_final=FINAL in entry.payload)
             return

@@ -25,7 +25,7 @@ from satay.approval_records import (
 from satay.calls import Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Clock, to_datetime
 from satay.codec import ValueCodec
-from satay.context import Recalled, ScheduledLoop
+from satay.context import NOT_RECALLED, ScheduledLoop
 from satay.definitions import PickledInputCodec, Task, Workflow
 from satay.dues import Dues
 from satay.effects import Effect, ForkTerms, Ruling, ruling_for
@@ -82,7 +82,6 @@ class Schedule(ABC):
         "_inherited_children",
         "_is_ending",
         "_keys",
-        "_now",
         "_origin",
         "_random",
         "_recorder",
@@ -143,10 +142,9 @@ class Schedule(ABC):
         self._is_ending = False
         self._turns_left = 0
         self._cleanup_calls = 0
-        self._now = origin.started_at
         self.loop = ScheduledLoop(self)
         self.loop.schedule = self
-        self.loop.advance_to(origin.started_at / MICROSECONDS)
+        self.loop.advance_to(origin.started_at)
 
     # --- what the drive adds ------------------------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ class Schedule(ABC):
 
     def now(self) -> datetime:
         """The moment of the turn at hand."""
-        return to_datetime(self._now)
+        return to_datetime(self.loop.now)
 
     def check_keys(self, name_fact: str, keys: Sequence[str]) -> None:
         """Refuse keys that calls of this kind and name have used before in this run."""
@@ -214,8 +212,8 @@ class Schedule(ABC):
                 keys=again,
             )
 
-    def recall_result(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recalled | None:
-        """The result of a call of a task that the history answers next; None where it is to be opened.
+    def recall_result(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call of a task that the history answers next; `NOT_RECALLED` where it is to be opened.
 
         That takes no turn of its own: it is what a turn would come to, where the branch that awaits the call is all
         that goes on. For `Task.call_durably` alone, whose caller is looked at.
@@ -230,25 +228,19 @@ class Schedule(ABC):
             or task.codec_name != "json"
             or not self.loop.would_be_idle(sys._getframe(2))
         ):
-            return None
+            return NOT_RECALLED
         ordinal = self._counts.get(task.head, 0)
         answered = replay.take_answered(f'{task.head},"ordinal":{ordinal}', self._again)
         if answered is None:
-            return None
+            return NOT_RECALLED
         entry, outcome, text = answered
         self._counts[task.head] = ordinal + 1
         self._turns_left -= 1
         self.loop.skip_future()
         if self.rehearsal is not None:
             _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
-        self._advance_to(outcome.at)
-        return Recalled(task.result_codec.decode(text, task.result_where))
-
-    def _advance_to(self, at: int) -> None:
-        """The moment of the turn is that of the outcome that begins it; a clock that was set back changes nothing."""
-        if at > self._now:
-            self._now = at
-            self.loop.advance_to(at / MICROSECONDS)
+        self.loop.advance_to(outcome.at)
+        return task.result_codec.decode(text, task.result_where)
 
     def open_task(
         self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
@@ -282,7 +274,7 @@ class Schedule(ABC):
         call = EventCall(name, int(occurrence), key, codec)
         self.open_waits += 1
         if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
-            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
+            call.due = None if timeout is None else self._from_now(self.loop.now + round(timeout * MICROSECONDS))
             match = "null" if key is None else json_quote(key)
             due = "null" if call.due is None else str(call.due)
             self._record_call(call, EntryType.EVENT_WAIT_STARTED, f'{head},"match":{match},"due":{due}', None)
@@ -324,7 +316,7 @@ class Schedule(ABC):
         self._approvals[key] = _AskedFor(call, text)
         self.open_waits += 1
         if self._is_new(call, EntryType.EVENT_WAIT_STARTED, head):
-            call.due = None if timeout is None else self._from_now(self._now + round(timeout * MICROSECONDS))
+            call.due = None if timeout is None else self._from_now(self.loop.now + round(timeout * MICROSECONDS))
             self._record_call(call, EntryType.EVENT_WAIT_STARTED, f"{head},{request_facts(key, call.due)}", text)
             if self._answers is not None and self._answer(call):
                 return call
@@ -436,7 +428,7 @@ class Schedule(ABC):
         """A moment that the body reckons from the turn at hand. What follows the cut of a fork begins with the fork."""
         if self._forked_at is None or self._replay is None:
             return due
-        return due + max(0, self._forked_at - self._now)
+        return due + max(0, self._forked_at - self.loop.now)
 
     def timer_cancelled(self, timer: WorkflowTimer) -> None:
         call = self.calls.get(timer.call)

@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from satay.clock import MICROSECONDS
 from satay.loop import WorkflowLoop, WorkflowTask, WorkflowTimer
 
 Body = Callable[[], Coroutine[Any, Any, Any]]
@@ -42,7 +43,7 @@ class Stage:
     def fire_next(self) -> None:
         timer = min(self.timers.outstanding, key=lambda timer: timer.when())
         self.timers.outstanding.remove(timer)
-        self.loop.advance_to(timer.when())
+        self.loop.advance_to(round(timer.when() * MICROSECONDS))
         self.loop.fire(timer)
         self.turn()
 

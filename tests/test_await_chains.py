@@ -11,7 +11,8 @@ import pytest
 import satay
 from satay.drive import Drive
 from satay.errors import DecodeError
-from satay.replay import AnsweredTask, StrictReplay
+from satay.model import Entry
+from satay.replay import StrictReplay
 from satay.revivals import TURNS_PER_SLICE
 from satay.testing import open_app, pause
 from tests.driving import drive_twice, in_loop
@@ -417,7 +418,7 @@ def test_a_long_replay_lets_others_of_its_loop_go_on(tmp_path: Path, monkeypatch
                     steps.append(len(asked))
                     await asyncio.sleep(0)
 
-            def noting(self: StrictReplay, head: str, but: Container[int]) -> AnsweredTask | None:
+            def noting(self: StrictReplay, head: str, but: Container[int]) -> tuple[Entry, Entry, str] | None:
                 asked.append(head)
                 return take(self, head, but)
 

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
+from satay.clock import MICROSECONDS
 from satay.errors import InvalidValueError, UsageError, WorkflowSideEffectError
 from satay.loop import MOST_UNHANDLED, WorkflowLoop
 from tests.stages import PLENTY, Body, Stage, Timers, hop, parked, run
@@ -507,8 +508,8 @@ def test_a_loop_and_its_parked_body_are_small() -> None:
 
 def test_time_is_the_journals_and_never_goes_back() -> None:
     loop = WorkflowLoop(Timers())
-    loop.advance_to(50)
-    loop.advance_to(20)
+    loop.advance_to(50 * MICROSECONDS)
+    loop.advance_to(20 * MICROSECONDS)
 
     assert loop.time() == 50
 
@@ -517,9 +518,9 @@ def test_a_timer_only_fires_when_it_is_fired() -> None:
     calls: list[str] = []
     timers = Timers()
     loop = WorkflowLoop(timers)
-    loop.advance_to(100)
+    loop.advance_to(100 * MICROSECONDS)
     timer = loop.call_later(5, calls.append, "due")
-    loop.advance_to(200)
+    loop.advance_to(200 * MICROSECONDS)
     loop.run_turn(PLENTY)
 
     assert (calls, timers.told, timer.when(), timer.call) == ([], ["created 105"], 105, -1)
