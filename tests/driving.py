@@ -12,7 +12,8 @@ from satay.testing import AppUnderTest, Faults, open_app
 
 T = TypeVar("T")
 
-HANG_SECONDS: Final = 20.0
+HANG_SECONDS: Final = 240.0
+"""After this long a test hangs, also on a machine that has little time for it."""
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -34,11 +34,11 @@ from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 from tests.corpus import NEVER_SECONDS, RUN_ID, SHAPES, Shape, began, begin, no_script, outcome_of, run_until_crash
+from tests.driving import HANG_SECONDS
 
 T = TypeVar("T")
 
 IS_LONG: Final = os.environ.get("SATAY_TORTURE") == "long"
-HANG_SECONDS: Final = 20.0
 ROOT: Final = Path(__file__).parents[1]
 
 shapes = pytest.mark.parametrize("shape", [pytest.param(shape, id=name) for name, shape in SHAPES.items()])
@@ -46,7 +46,7 @@ shapes = pytest.mark.parametrize("shape", [pytest.param(shape, id=name) for name
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(None if IS_LONG else 6 * HANG_SECONDS):
+        async with asyncio.timeout(None if IS_LONG else HANG_SECONDS):
             return await work
 
     return asyncio.run(bounded())
@@ -454,7 +454,7 @@ def test_a_process_with_other_hashes_goes_on_where_another_was_killed(tmp_path: 
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
             check=False,
         )
 

@@ -18,6 +18,7 @@ import satay
 from satay.errors import AppClosedError, InvalidValueError, TaskTimeoutError, UsageError
 from satay.model import EntryType
 from satay.testing import AppUnderTest, Chance, Faults, ManualClock, abandon, open_app, pause, settle
+from tests.driving import HANG_SECONDS
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ def in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine, with a bound on a hang."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_SECONDS):
             return await work
 
     return asyncio.run(bounded())
@@ -517,7 +518,7 @@ def test_the_fixtures_fit_plain_tests_and_async_ones(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
 
