@@ -18,6 +18,9 @@ T = TypeVar("T")
 MAX_DIGITS: Final = 18
 """The most digits of a number that counts something in a journal."""
 
+_PAIR: Final = re.compile(r"(?P<name>[^=\[]*(?:\[.*?\])?[^=]*?)=(?P<value>.*)", re.DOTALL)
+"""A name, which may hold `=` in brackets only, and a value."""
+
 _CALL: Final = re.compile(rf"(?P<name>.+?)(?::(?P<ordinal>\d{{1,{MAX_DIGITS}}})|\[(?P<key>.*)\])?")
 
 
@@ -77,9 +80,10 @@ def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> d
     """`NAME=VALUE`, each once, with the values as `parse` reads them. Raises `InvalidValueError`."""
     pairs: dict[str, T] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
+        found = _PAIR.fullmatch(text)
+        if found is None or not found["name"]:
             raise InvalidValueError(f"{what} {text!r} has not the form NAME=VALUE")
+        name, value = found["name"], found["value"]
         if name in pairs:
             raise InvalidValueError(f"{what} names {name!r} twice; give one value for it")
         pairs[name] = parse(value)

@@ -103,6 +103,7 @@ def test_no_text_names_no_call() -> None:
 
 def test_pairs_are_a_name_and_a_value() -> None:
     assert {"a": "b=c", "*": ""} == parse_pairs(["a=b=c", "*="], "--x", str)
+    assert {"a[b=c]": "d", "e": "[f]=g\n", "h[i": "j"} == parse_pairs(["a[b=c]=d", "e=[f]=g\n", "h[i=j"], "--x", str)
 
 
 @pytest.mark.parametrize("texts", [["a"], ["=1"], ["a=1", "a=2"]])
