@@ -52,17 +52,17 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def decode_input(workflow: Workflow[..., Any], data: Any) -> Any:
+def decode_input(workflow: Workflow[..., Any], data: Any, what: str) -> Any:
     """Plain data as the input that a workflow declares. Raises `InvalidValueError` naming the path that is wrong."""
     name = workflow.input_name
     if name is None:
-        raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave INPUT away")
+        raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave {what} away")
     try:
         # What looks like a tag of the format for recorded values is no tag: it is written as what it stands for.
-        text = f"{{{json.dumps(name)}:{OPAQUE.encode(data, 'INPUT')}}}"
+        text = f"{{{json.dumps(name)}:{OPAQUE.encode(data, what)}}}"
         args, options = workflow.input_codec.decode(text, f"the input of {workflow.name!r}")
     except DecodeError as error:
-        raise InvalidValueError(f"INPUT cannot be used: {error}") from None
+        raise InvalidValueError(f"{what} cannot be used: {error}") from None
     return args[0] if args else options[name]
 
 

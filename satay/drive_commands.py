@@ -44,7 +44,7 @@ async def run(
     data = MISSING if given is None else parse_json(given, "INPUT")
     async with desk.drive([*modules, target]) as app:
         workflow = find_target(target)
-        input = MISSING if data is MISSING else decode_input(workflow, data)
+        input = MISSING if data is MISSING else decode_input(workflow, data, "INPUT")
         handle = await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
         ending = await _end(app, handle, desk.output)
     return _show_ending(ending, desk.output)
@@ -135,7 +135,7 @@ async def sweep(
         found = await run_sweep(
             app,
             source_id,
-            variants={name: decode_input(workflow, data) for name, data in inputs.items()},
+            variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
             repeats=repeats,
             score=None if score is None else find_function(score),
             concurrency=concurrency,

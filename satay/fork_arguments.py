@@ -34,7 +34,7 @@ class ForkArguments:
         """The options of a fork of a run of this workflow. Raises `InvalidValueError` for an unfit input."""
         if self.input is MISSING:
             return self.options
-        return {**self.options, "workflow_input": decode_input(workflow, self.input)}
+        return {**self.options, "workflow_input": decode_input(workflow, self.input, "--input")}
 
 
 class SessionForkOptions(TypedDict):

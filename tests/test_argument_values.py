@@ -59,25 +59,25 @@ def test_a_standard_input_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_data_becomes_what_the_workflow_declares() -> None:
-    assert Brief("a", "b") == decode_input(report, {"topic": "a", "style": "b"})
-    assert {"x": [1]} == decode_input(deep, {"x": [1]})
-    assert {"$satay": "dataclass", "type": "x:Y"} == decode_input(echo, {"$satay": "dataclass", "type": "x:Y"})
+    assert Brief("a", "b") == decode_input(report, {"topic": "a", "style": "b"}, "X")
+    assert {"x": [1]} == decode_input(deep, {"x": [1]}, "X")
+    assert {"$satay": "dataclass", "type": "x:Y"} == decode_input(echo, {"$satay": "dataclass", "type": "x:Y"}, "X")
 
 
 @pytest.mark.parametrize(
     ("workflow", "data", "complaint"),
     [
-        (report, {"topic": "a"}, r"at \$\.style"),
+        (report, {"topic": "a"}, r"^X cannot be used: .* at \$\.style"),
         (report, "a", r"at \$"),
         (deep, {"x": ["one"]}, r"at \$\.x\[0\]"),
-        (await_answer, None, "takes no input"),
+        (await_answer, None, "takes no input; leave X away"),
     ],
 )
 def test_data_that_does_not_fit_is_refused_with_its_path(
     workflow: satay.Workflow[..., Any], data: Any, complaint: str
 ) -> None:
     with pytest.raises(InvalidValueError, match=complaint):
-        decode_input(workflow, data)
+        decode_input(workflow, data, "X")
 
 
 @pytest.mark.parametrize(
