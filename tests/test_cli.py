@@ -515,6 +515,10 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     ]
 
 
+def test_a_sweep_without_variants_is_told_the_option_that_it_lacks(cli: Shell) -> None:
+    assert "satay: Missing option '--variant'" in cli("sweep", "r").errors
+
+
 @pytest.mark.parametrize(
     "options",
     [[], ["--variant", "a"], ["--variant", "a={}"], ["--variant", "a=1", "--variant", "a=2"], ["--score", "x"]],
