@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,11 +11,17 @@ from typing import Any, Final, TypeVar
 from satay.declarations import OPAQUE
 from satay.definitions import Workflow
 from satay.errors import DecodeError, InvalidValueError
+from satay.tag_writers import MAX_DEPTH
 
 T = TypeVar("T")
 
+MAX_DIGITS: Final = 18
+"""The most digits of a number that counts something in a journal."""
 
-_CALL: Final = re.compile(r"(?P<name>.+?)(?::(?P<ordinal>\d+)|\[(?P<key>.*)\])?")
+_PAIR: Final = re.compile(r"(?P<name>[^=\[]*(?:\[.*?\])?[^=]*?)=(?P<value>.*)", re.DOTALL)
+"""A name, which may hold `=` in brackets only, and a value."""
+
+_CALL: Final = re.compile(rf"(?P<name>.+?)(?::(?P<ordinal>\d{{1,{MAX_DIGITS}}})|\[(?P<key>.*)\])?")
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -23,37 +30,39 @@ def parse_json(text: str, what: str) -> Any:
     try:
         return json.loads(read, parse_constant=_refuse_constant)
     except ValueError as error:
-        hint = "" if text.startswith("@") or text == "-" else f"; text is written in quotes: '{json.dumps(text)}'"
+        is_meant = text == "-" or text.startswith(("@", "{", "[", '"'))
+        hint = "" if is_meant else f"; text is written in quotes: {shlex.quote(json.dumps(text))}"
         raise InvalidValueError(f"{what} is no JSON: {error}{hint}") from None
+    except RecursionError:
+        raise InvalidValueError(f"{what} is nested too deeply; a value has at most {MAX_DEPTH} levels") from None
 
 
 def _read(text: str, what: str) -> str:
-    if text == "-":
-        return sys.stdin.read()
-    if not text.startswith("@"):
+    if text != "-" and not text.startswith("@"):
         return text
     try:
-        return Path(text[1:]).read_text(encoding="utf-8")
+        return sys.stdin.read() if text == "-" else Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InvalidValueError(f"{what} cannot be read from {text[1:]!r}: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else f"it is no {error.encoding.upper()} text"
+        place = "the standard input" if text == "-" else repr(text[1:])
+        raise InvalidValueError(f"{what} cannot be read from {place}: {reason}") from None
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def decode_input(workflow: Workflow[..., Any], data: Any) -> Any:
+def decode_input(workflow: Workflow[..., Any], data: Any, what: str) -> Any:
     """Plain data as the input that a workflow declares. Raises `InvalidValueError` naming the path that is wrong."""
     name = workflow.input_name
     if name is None:
-        raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave INPUT away")
+        raise InvalidValueError(f"workflow {workflow.name!r} takes no input; leave {what} away")
     try:
         # What looks like a tag of the format for recorded values is no tag: it is written as what it stands for.
-        text = f"{{{json.dumps(name)}:{OPAQUE.encode(data, 'INPUT')}}}"
+        text = f"{{{json.dumps(name)}:{OPAQUE.encode(data, what)}}}"
         args, options = workflow.input_codec.decode(text, f"the input of {workflow.name!r}")
     except DecodeError as error:
-        raise InvalidValueError(f"INPUT cannot be used: {error}") from None
+        raise InvalidValueError(f"{what} cannot be used: {error}") from None
     return args[0] if args else options[name]
 
 
@@ -71,9 +80,10 @@ def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> d
     """`NAME=VALUE`, each once, with the values as `parse` reads them. Raises `InvalidValueError`."""
     pairs: dict[str, T] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
+        found = _PAIR.fullmatch(text)
+        if found is None or not found["name"]:
             raise InvalidValueError(f"{what} {text!r} has not the form NAME=VALUE")
+        name, value = found["name"], found["value"]
         if name in pairs:
             raise InvalidValueError(f"{what} names {name!r} twice; give one value for it")
         pairs[name] = parse(value)
@@ -83,7 +93,8 @@ def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> d
 def parse_steps(text: str) -> int | tuple[int, int]:
     """The number of a step, `7`, or of two steps, `7,9`. Raises `InvalidValueError`."""
     numbers = [part.strip() for part in text.split(",")]
-    if len(numbers) > 2 or not all(part.isascii() and part.isdecimal() for part in numbers):
+    are_numbers = all(part.isascii() and part.isdecimal() and len(part) <= MAX_DIGITS for part in numbers)
+    if len(numbers) > 2 or not are_numbers:
         raise InvalidValueError(f"--at {text!r} is no step; write one number, 7, or one for each session, 7,9")
     first, *second = map(int, numbers)
     return (first, second[0]) if second else first

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Final
 
 import typer
@@ -45,6 +46,8 @@ _LINES: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 def main() -> None:
     """The entry point of the command `satay`."""
+    if isinstance(sys.stdout, TextIOWrapper):  # What its encoding lacks is written as an escape, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     application_for(_completed_words() if _COMPLETION in os.environ else sys.argv[1:])()
 
 

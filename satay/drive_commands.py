@@ -44,7 +44,7 @@ async def run(
     data = MISSING if given is None else parse_json(given, "INPUT")
     async with desk.drive([*modules, target]) as app:
         workflow = find_target(target)
-        input = MISSING if data is MISSING else decode_input(workflow, data)
+        input = MISSING if data is MISSING else decode_input(workflow, data, "INPUT")
         handle = await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
         ending = await _end(app, handle, desk.output)
     return _show_ending(ending, desk.output)
@@ -115,9 +115,9 @@ async def sweep(
     arguments: ForkArguments,
     run: Run,
     variant: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(metavar="NAME=JSON", help="A variant: its name and the input of its forks, or @file."),
-    ] = None,
+    ],
     repeats: Annotated[int, typer.Option(min=1, help="How many forks of each variant.")] = 1,
     score: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="What scores a result, the higher the better.")
@@ -129,13 +129,13 @@ async def sweep(
 ) -> ExitCode:
     """Fork a run once for each variant and repeat, score the results, and rank the variants."""
     (source_id,) = await desk.find(run)
-    inputs = parse_pairs(variant or (), "--variant", lambda text: parse_json(text, "--variant"))
+    inputs = parse_pairs(variant, "--variant", lambda text: parse_json(text, "--variant"))
     async with desk.drive(modules) as app:
         workflow = await _workflow_of(app, source_id)
         found = await run_sweep(
             app,
             source_id,
-            variants={name: decode_input(workflow, data) for name, data in inputs.items()},
+            variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
             repeats=repeats,
             score=None if score is None else find_function(score),
             concurrency=concurrency,

@@ -34,7 +34,7 @@ class ForkArguments:
         """The options of a fork of a run of this workflow. Raises `InvalidValueError` for an unfit input."""
         if self.input is MISSING:
             return self.options
-        return {**self.options, "workflow_input": decode_input(workflow, self.input)}
+        return {**self.options, "workflow_input": decode_input(workflow, self.input, "--input")}
 
 
 class SessionForkOptions(TypedDict):
@@ -203,4 +203,12 @@ def fork_arguments(
 
 def _by_call(texts: list[str] | None, what: str, parse: Callable[[str], T]) -> dict[tuple[str, int | str], T] | None:
     """Values by the call they stand for; None where none were given."""
-    return {parse_call(name): value for name, value in parse_pairs(texts, what, parse).items()} if texts else None
+    if not texts:
+        return None
+    found: dict[tuple[str, int | str], T] = {}
+    for name, value in parse_pairs(texts, what, parse).items():
+        call = parse_call(name)
+        if call in found:
+            raise InvalidValueError(f"{what} names the call {name!r} twice; give one value for it")
+        found[call] = value
+    return found

@@ -49,7 +49,8 @@ def find_function(target: str) -> Callable[..., Any]:
     if not callable(found):
         there = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
         close = get_close_matches(name, there, 1)
-        hint = f"did you mean {close[0]!r}?" if close else "write it as 'module:function'"
+        asked = f"module {module_name!r} has none of that name" if name else "write it as 'module:function'"
+        hint = f"did you mean {close[0]!r}?" if close else asked
         raise UsageError(f"{target!r} names no function; {hint}")
     return cast("Callable[..., Any]", found)
 
@@ -68,6 +69,10 @@ def _by_workflow_name(module: ModuleType, name: str) -> Workflow[..., Any] | Non
 
 
 def _import(name: str) -> ModuleType:
+    if not name or name.startswith("."):
+        raise ModuleImportError(
+            f"{name!r} names no module; write it as it is imported: 'first' for the file ./first.py"
+        )
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:  # As for `python -m`: an installed command has its own directory.
         sys.path.insert(0, here)
@@ -78,5 +83,5 @@ def _import(name: str) -> ModuleType:
             raise ModuleImportError(f"module {name!r} needs {error.name!r}, which is not installed here") from error
         hint = " (a module is named without its .py)" if name.endswith(".py") else ""
         raise ModuleImportError(f"there is no module {name!r} in {here!r} or where Python looks{hint}") from None
-    except Exception as error:  # A module is the user's code, and may raise anything.
+    except (Exception, SystemExit) as error:  # A module is the user's code, and may raise anything.
         raise ModuleImportError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -350,9 +350,12 @@ class JournalReader(Reader):
         """The id of the run that has this id, or whose id alone begins with it.
 
         Where several do, ids that go on with `/` or `~` do not count: so a run is found beside its children. Raises
-        `AmbiguousRunError`, and `RunNotFoundError` that names ids which are like it.
+        `AmbiguousRunError`, `InvalidValueError` for an empty text, and `RunNotFoundError` that names ids which are like
+        it.
         """
         journal = self.archive.journal
+        if not shortened:  # It is the beginning of every id, and what a variable of a shell gives that is not set.
+            raise InvalidValueError("'' names no run; give the id of one, or the beginning of it")
         if await journal.record(shortened) is not None:
             return shortened
         found = await journal.ids(shortened, MAX_CANDIDATES)

@@ -924,7 +924,7 @@ def test_an_argument_wins_over_the_environment(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "named.db").exists()
 
 
-@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite:", "sqlite://host/x", "x.db", "sqlite:///"])
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite:", "sqlite://host/x", "sqlite://[x", "x.db", "sqlite:///"])
 def test_a_url_that_cannot_be_opened_is_refused(url: str) -> None:
     async def run() -> None:
         async with satay.run_app(url):
@@ -932,6 +932,14 @@ def test_a_url_that_cannot_be_opened_is_refused(url: str) -> None:
 
     with pytest.raises(InvalidValueError, match="sqlite:///"):
         in_loop(run())
+
+
+def test_a_url_names_the_whole_path_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "team#1").mkdir()
+    satay.run(echo, url=f"sqlite:///{tmp_path}/team#1/satay.db")
+
+    assert ["team#1"] == [path.name for path in tmp_path.iterdir()]
+    assert (tmp_path / "team#1" / "satay.db").exists()
 
 
 def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -515,6 +515,10 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     ]
 
 
+def test_a_sweep_without_variants_is_told_the_option_that_it_lacks(cli: Shell) -> None:
+    assert "satay: Missing option '--variant'" in cli("sweep", "r").errors
+
+
 @pytest.mark.parametrize(
     "options",
     [[], ["--variant", "a"], ["--variant", "a={}"], ["--variant", "a=1", "--variant", "a=2"], ["--score", "x"]],
@@ -532,7 +536,7 @@ def test_a_sweep_that_cannot_be_made_is_refused(cli: Shell, options: Sequence[st
     [
         (["--before-task", "shell.wirte"], ExitCode.REFUSED, "did you mean 'shell.write'?"),
         (["--at-entry", "99"], ExitCode.REFUSED, "99"),
-        (["--before-task", "shell.write", "--input", "{}"], ExitCode.USAGE, "at $.topic"),
+        (["--before-task", "shell.write", "--input", "{}"], ExitCode.USAGE, "--input cannot be used"),
         (["--before-task", "shell.write", "--override", "shell.write"], ExitCode.USAGE, "NAME=VALUE"),
         (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "on_stale"),
     ],
@@ -1015,6 +1019,15 @@ def test_listing_loads_neither_rich_nor_a_feature_for_programs(cli: Shell) -> No
 
     assert ["r"] == [run["run_id"] for run in json.loads(listed)]
     assert set() == {"rich.console", "satay.views", *FEATURES} & set(modules.split())
+
+
+@pytest.mark.slow
+def test_a_result_is_told_where_the_encoding_of_the_output_lacks_its_characters(cli: Shell) -> None:
+    arguments = ("run", f"{MODULE}:echo", '"\u00e9 \u2192"')
+    with program(cli.place, *arguments, variables={"PYTHONIOENCODING": "ascii"}) as process:
+        ended = process.end()
+
+    assert (0, '"\\xe9 \\u2192"\n') == (ended.status, ended.output)
 
 
 @pytest.mark.slow

@@ -75,6 +75,7 @@ def test_an_input_of_null_is_an_input() -> None:
         {"override": ["draft"]},
         {"override": ["draft=text"]},
         {"override": ["draft=1", "draft=2"]},
+        {"override": ["draft=1", "draft:0=2"]},
         {"fail": ["=x"]},
         {"policy": ["email.send"]},
     ],

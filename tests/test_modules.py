@@ -62,6 +62,10 @@ def test_a_workflow_that_is_not_there_is_answered_with_those_that_are(target: st
         ("modules_broken", "cannot be imported: RuntimeError: not today"),
         ("modules_needy", "needs 'modules_absent', which is not installed here"),
         ("modules_typo", "cannot be imported: SyntaxError"),
+        ("modules_done", "cannot be imported: SystemExit: 0"),
+        ("", "'' names no module; write it as it is imported"),
+        ("./modules_fine.py", "'./modules_fine.py' names no module; write it as it is imported"),
+        (".modules_fine:report", "'.modules_fine' names no module"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named_with_the_reason(place: Path, name: str, complaint: str) -> None:
@@ -69,6 +73,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(place: Path, 
     (place / "modules_needy.py").write_text("import modules_absent\n")
     (place / "modules_fine.py").write_text("")
     (place / "modules_typo.py").write_text("def :\n")
+    (place / "modules_done.py").write_text("import sys\nsys.exit(0)\n")
 
     with pytest.raises(ModuleImportError, match=complaint):
         import_modules([name])
@@ -89,7 +94,7 @@ def test_a_function_is_found_by_its_name() -> None:
     ("target", "complaint"),
     [
         (f"{MODULE}:jugde", "did you mean 'judge'"),
-        (f"{MODULE}:outages", "names no function"),
+        (f"{MODULE}:outages", "names no function; module .* has none of that name"),
         (MODULE, "write it as 'module:function'"),
         (f"{MODULE}:", "write it as 'module:function'"),
     ],

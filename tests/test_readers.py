@@ -12,6 +12,7 @@ import pytest
 import satay
 from satay.errors import (
     AmbiguousRunError,
+    InvalidValueError,
     JournalNotFoundError,
     JournalUnavailableError,
     JournalVersionError,
@@ -194,7 +195,7 @@ def test_an_ambiguous_id_is_refused_with_candidates_newest_first(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("asked", "hint"),
-    [("quaterly", "did you mean 'quarterly'"), ("zzz", "satay runs lists"), ("%", "satay runs lists"), ("", "several")],
+    [("quaterly", "did you mean 'quarterly'"), ("zzz", "satay runs lists"), ("%", "satay runs lists")],
 )
 def test_an_unknown_id_is_answered_with_what_is_like_it(tmp_path: Path, asked: str, hint: str) -> None:
     async def main() -> None:
@@ -202,6 +203,16 @@ def test_an_unknown_id_is_answered_with_what_is_like_it(tmp_path: Path, asked: s
         async with open_reader(settings_of(tmp_path)) as reader:
             with pytest.raises((RunNotFoundError, AmbiguousRunError), match=hint):
                 await reader.find(asked)
+
+    in_loop(main())
+
+
+def test_an_empty_text_names_no_run_even_where_there_is_only_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        await with_runs(tmp_path, "only")
+        async with open_reader(settings_of(tmp_path)) as reader:
+            with pytest.raises(InvalidValueError, match="'' names no run"):
+                await reader.find("")
 
     in_loop(main())
 

@@ -31,7 +31,10 @@ def journal_path(settings: Settings) -> Path:
     url = settings.database_url
     if url is None:
         return settings.data_dir / DATABASE_FILE
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url, allow_fragments=False)
+    except ValueError:  # Its place is no host, such as one with a single bracket.
+        parts = urlsplit("")
     if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
         is_postgresql = parts.scheme.partition("+")[0] in ("postgres", "postgresql")
         raise InvalidValueError(
