@@ -964,6 +964,30 @@ async def stale_of_all_kinds(topic: str) -> list[str]:
     return [await pending, await other, await child.result(), await pick(["end"])]
 
 
+def test_a_call_that_the_source_made_again_is_stale_where_it_would_have_other_arguments_than_then(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        again: dict[str, Any] = {"before_task": draft, "before_ordinal": 1, "keep_siblings": True}
+        _, receipt = await fork_of(tmp_path, workflow_input="cake", **again)
+        await fork_of(tmp_path, "same", **again)
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            pie = await app.plan_fork("f", before_task=pick, workflow_input="pie")
+            cake = await app.plan_fork("f", before_task=pick)
+            tea = await app.plan_fork("same", before_task=pick)
+            other = await app.plan_fork("same", before_task=pick, workflow_input="pie")
+            ahead = await app.plan_fork("same", fork_point_seq=receipt.resolved_seq + 1, workflow_input="pie")
+            anew = await app.plan_fork("f", workflow_input="pie", **again)
+
+        everyone = [f"finer.draft:{number}" for number in range(4)]
+        siblings = [everyone[0], *everyone[2:]]
+        found = [[call.call for call in plan.stale_calls] for plan in (pie, cake, tea, other, ahead, anew)]
+        assert [everyone, siblings, [], everyone, siblings, siblings] == found
+
+    in_loop(check())
+
+
 def test_stale_calls_in_flight_large_arguments_and_inputs_of_children_are_listed(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, stale_of_all_kinds, "tea")
