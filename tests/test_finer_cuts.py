@@ -24,6 +24,7 @@ from satay.errors import (
     RunConflictError,
     SatayError,
     StalePrefixError,
+    TaskBlockedError,
     UsageError,
     WorkflowCancelledError,
 )
@@ -270,6 +271,36 @@ def test_a_call_that_is_made_again_twice_gets_the_arguments_of_the_last_fork(tmp
         same, _ = await fork_of(tmp_path, "fff", "ff", **again)
 
         assert "a tea | b pie | c tea | d tea" == result == same
+
+    in_loop(check())
+
+
+def test_a_call_that_was_made_again_counts_with_the_arguments_that_it_was_made_with(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        again: dict[str, Any] = {"before_task": draft, "before_ordinal": 1, "keep_siblings": True}
+        await fork_of(tmp_path, workflow_input="cake", **again)
+        await fork_of(tmp_path, "back", "f", workflow_input="tea", **again)
+        ran.clear()
+        found = []
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            for source in ("f", "back"):
+                for topic in ("cake", "tea"):
+                    fork = await app.fork(
+                        source, before_task=draft, before_ordinal=1, workflow_input=topic,
+                        tool_policies={"finer.draft": "replay"},
+                        overrides={("finer.draft", 2): "", ("finer.draft", 3): ""},
+                    )  # fmt: skip
+                    try:
+                        found.append((await fork.result()).split(" | ")[1])
+                    except TaskBlockedError as error:
+                        found.append(error.reason.rpartition(" ")[2])
+            compared = await app.compare("s", "f"), await app.compare("s", "back")
+        there = [call for comparison in compared for call in comparison.calls if "finer.draft:1" == str(call.identity)]
+
+        assert ["b cake", "$.topic", "$.topic", "b tea"] == found
+        assert ["pick"] * 2 == ran
+        assert [["$.topic"], []] == [[difference.path for difference in call.input_differences] for call in there]
 
     in_loop(check())
 
