@@ -799,6 +799,45 @@ def test_an_override_inherited_by_a_fork_of_the_fork_still_holds_or_is_replaced(
     in_loop(check())
 
 
+@satay.workflow(name="finer.two_drafts")
+async def two_drafts() -> str:
+    return await pick([await draft("a"), await draft("b")])
+
+
+@pytest.mark.parametrize(
+    ("given", "cut"),
+    [
+        ({"overrides": {("finer.draft", 1): "B"}}, {"before_task": draft, "before_ordinal": 1}),
+        ({"raises": {("finer.draft", 1): ValueError("given")}}, {"at": "failure"}),
+    ],
+)
+def test_a_fork_before_a_call_makes_it_although_the_source_was_given_its_outcome(
+    given: dict[str, Any], cut: dict[str, Any], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        place = tmp_path / "j"
+        await run_source(place, two_drafts)
+        async with open_app(place, clock=later_clock()) as app:
+            given_fork = await app.fork("s", run_id="f", before_task=draft, **given)
+            await asyncio.wait([asyncio.ensure_future(given_fork.result())])
+            plans = [await app.plan_fork("f", **options) for options in (cut, {"fork_point_seq": 4})]
+            later = await app.plan_fork("f", **cut, overrides={("finer.draft", 1): "C"})
+        ran.clear()
+        result, receipt = await fork_of(place, "g", "f", **cut)
+        other, _ = await fork_of(place, "h", "f", **cut, overrides={("finer.draft", 1): "C"})
+        assert ["draft b tea", "pick", "pick"] == ran
+        async with open_app(place, clock=later_clock()) as app:
+            for seq in (receipt.resolved_seq + 1, receipt.resolved_seq + 2):
+                assert "a tea | b tea" == await (await app.fork("g", fork_point_seq=seq)).result()
+        await crash_everywhere(place, "a tea | b tea", "i", "f", **cut)
+
+        assert ("a tea | b tea", "a tea | C") == (result, other)
+        actions = [{call.call: call.action for call in plan.calls}["finer.draft:1"] for plan in (*plans, later)]
+        assert ["run", "override", "override"] == actions
+
+    in_loop(check())
+
+
 @satay.workflow(name="finer.race")
 async def race() -> str:
     async def slow() -> str:
