@@ -780,6 +780,23 @@ async def test_what_only_the_caller_can_give_is_missed_by_another_process_and_ta
     assert {"write plain": 1, "write sceptical": 1, "write warm": 1} == Counter(ran)
 
 
+async def test_the_judge_of_a_sweep_that_was_refused_scores_no_other_sweep_of_that_id(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await make_source(app)
+    faults = Faults().crash_after(type=EntryType.RUN_FORKED)
+    async with open_app(tmp_path, faults=faults):
+        lost = asyncio.ensure_future(sweep(score=length, concurrency=1))
+        await faults.crashed
+        await asyncio.wait([lost])
+        lost.exception()
+    async with open_app(tmp_path) as app:
+        with pytest.raises(RunConflictError):
+            await sweep(score=lambda text: -1, concurrency=1)
+        trials = await app.resume("sw").result()
+
+    assert all(trial.score > 0 for trial in trials)
+
+
 # --- cancelling -------------------------------------------------------------------------------------------------------
 
 
