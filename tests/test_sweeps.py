@@ -28,6 +28,7 @@ from satay.errors import (
 )
 from satay.handles import RunOrId
 from satay.model import EntryType
+from satay.requests import parse_options
 from satay.sweeps import SWEEP, ranked, trial_id, wilson_interval
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, pause, settle
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects
@@ -813,6 +814,9 @@ async def long(number: int) -> int:
     return await wait_long(number)
 
 
+BEFORE_WAIT = parse_options({"before_task": wait_long, "workflow_input": 1})
+
+
 async def test_cancelling_a_sweep_cancels_its_forks(tmp_path: Path) -> None:
     async with open_app(tmp_path, clock=ManualClock(), poll_seconds=0.01) as app:
         await app.start(long, 0, run_id="long").result()
@@ -830,6 +834,16 @@ async def test_cancelling_a_sweep_cancels_its_forks(tmp_path: Path) -> None:
 
         assert began.empty()
         assert [RunStatus.CANCELLED] * 3 == [await app.status(run_id) for run_id in ("sw", "sw/a:0", "sw/b:0")]
+
+
+async def test_a_fork_that_is_there_only_after_its_parent_has_ended_is_cancelled(tmp_path: Path) -> None:
+    async with open_app(tmp_path, clock=ManualClock(), poll_seconds=0.01) as app:
+        await app.start(long, 0, run_id="long").result()
+        fork = await app.fork_for("long", *await app.find_source("long"), "f", BEFORE_WAIT)
+        with pytest.raises(WorkflowCancelledError):
+            await fork.result()
+
+        assert RunStatus.CANCELLED == await app.status("f")
 
 
 async def test_a_trial_that_is_cancelled_is_told_in_its_row(tmp_path: Path) -> None:
