@@ -70,7 +70,7 @@ class Answers:
 
 
 def recorded_identity(known: dict[str, object]) -> CallId:
-    """The call that an override names."""
+    """The call that an override names, or a fork that makes it although an ancestor was given its outcome."""
     kind = next(kind for kind in CallKind if kind.value in known)
     occurrence = known["key"] if "key" in known else known["ordinal"]
     assert isinstance(occurrence, int | str)

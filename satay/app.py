@@ -50,6 +50,7 @@ from satay.stores.locations import open_journal
 if TYPE_CHECKING:
     from satay.laboratory import Experiment, Laboratory
     from satay.plans import ForkPlan
+    from satay.receipts import ForkReceipt
     from satay.requests import ForkOptions, ForkRequest
 
 R = TypeVar("R")
@@ -368,9 +369,17 @@ class App(Reader):
         self, parent_id: str, source: RunRecord, definition: Workflow[..., Any], run_id: str, request: "ForkRequest"
     ) -> ForkHandle[Any]:
         """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
-        scheduler = await self._ready()
-        receipt = await self._begin(scheduler.forks.make(source, request, run_id, parent_id))
+        work = self._begin(self._fork_for(parent_id, source, run_id, request))
+        receipt = await asyncio.shield(
+            work
+        )  # A caller that is cancelled, as its run has ended, leaves no fork that goes on.
         return ForkHandle(self, run_id, definition.result_codec, receipt)
+
+    async def _fork_for(self, parent_id: str, source: RunRecord, run_id: str, request: "ForkRequest") -> "ForkReceipt":
+        scheduler = await self._ready()
+        receipt = await scheduler.forks.make(source, request, run_id, parent_id)
+        await scheduler.children.stop_with_parent(run_id, parent_id)
+        return receipt
 
     def new_id(self) -> str:
         """An id for a run."""

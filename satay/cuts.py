@@ -77,6 +77,11 @@ class Cut(NamedTuple):
     again: int | None = None
     kept: Sequence[Entry] = ()
 
+    @property
+    def next_call(self) -> CallId | None:
+        """The call that the cut was to be before: it is made, whatever its ancestors had in store for it."""
+        return self.call if self.rule in (CutRule.BEFORE, CutRule.FAILURE, CutRule.STALE) else None
+
     def __str__(self) -> str:
         """`before the call draft:2`, `after the entry 17`."""
         match self.rule:

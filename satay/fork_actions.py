@@ -31,7 +31,10 @@ def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
 
 
 def answered_calls(draft: Draft, cut: Cut, prefix: Sequence[Entry]) -> dict[int, str]:
-    """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them."""
+    """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them.
+
+    Those that the source made after the cut are among them.
+    """
     answered: dict[int, str] = {}
     own = [entry for entry in prefix if entry.type in _IN_STORE]
     seqs = {call: seq for seq, call in draft.calls.items()} if own or draft.overrides else {}
@@ -42,8 +45,13 @@ def answered_calls(draft: Draft, cut: Cut, prefix: Sequence[Entry]) -> dict[int,
             case EntryType.OUTCOME_OVERRIDDEN:
                 answered[seqs.get(recorded_identity(read_head(entry)), 0)] = "override"  # It may never be made.
             case EntryType.RUN_FORKED:
-                answered.pop(read_head(entry).get("again", 0), None)
+                known = read_head(entry)
+                answered.pop(known.get("again", 0), None)
+                if "anew" in known:
+                    answered.pop(seqs.get(recorded_identity(known["anew"]), 0), None)
     answered.pop(cut.again or 0, None)
+    if cut.next_call is not None and own:
+        answered.pop(seqs.get(cut.next_call, 0), None)
     answered |= dict.fromkeys(map(outcome_call, cut.kept), "keep")
     answered |= dict.fromkeys((seqs[override.call] for override in draft.overrides), "override")
     return answered

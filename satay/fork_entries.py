@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from satay.answers import recorded_identity
 from satay.cuts import Cut
 from satay.declarations import OPAQUE
 from satay.effects import ForkTerms, ToolPolicy
@@ -20,6 +21,7 @@ from satay.replay import (
     SHARE_CHILDREN,
     blob_reference,
     facts,
+    identity_facts,
     inherited_child,
     inherited_children,
     outcome_call,
@@ -87,13 +89,24 @@ def _records(draft: Draft, cut: Cut, fork_id: str, blobs: Mapping[str, str], rec
     shares = f',"children":"{SHARE_CHILDREN}"' if request.children == SHARE_CHILDREN else ""
     moment = _moment(draft, cut)
     as_of = "" if moment is None else f',"as_of":{moment}'
-    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(draft.run_id)}{again}{shares}{as_of}'
+    anew = _anew(draft, cut)
+    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(draft.run_id)}{again}{anew}{shares}{as_of}'
     records = [_Record(EntryType.RUN_FORKED, forked, receipt_text)]
     for override in draft.overrides:
         records.append(_Record(EntryType.OUTCOME_OVERRIDDEN, override.facts(request.reason), override.text))
     for outcome in cut.kept:
         records.append(_Record(EntryType.OUTCOME_KEPT, *_kept(outcome, blobs)))
     return records
+
+
+def _anew(draft: Draft, cut: Cut) -> str:
+    """The fact that names the call after the cut, where an ancestor was given an outcome that it is not to have."""
+    if draft.record.forked_from is None or cut.next_call is None:
+        return ""
+    given = (entry for entry in draft.entries[: cut.through_seq] if entry.type == EntryType.OUTCOME_OVERRIDDEN)
+    if all(recorded_identity(read_head(entry)) != cut.next_call for entry in given):
+        return ""
+    return f',"anew":{{{identity_facts(cut.next_call)}}}'
 
 
 def _moment(draft: Draft, cut: Cut) -> int | None:

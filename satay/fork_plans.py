@@ -6,7 +6,7 @@ from typing import Final
 
 from satay.clock import MICROSECONDS
 from satay.errors import NondeterminismError
-from satay.fork_actions import action_of, calls_in_flight
+from satay.fork_actions import action_of, answered_calls, calls_in_flight
 from satay.fork_drafts import Draft, Rehearsed
 from satay.histories import reuse_of
 from satay.model import Entry, EntryType
@@ -44,7 +44,7 @@ _MADE_AGAIN: Final = frozenset({"run", "rerun", "ask", "fork", "wait"})
 
 def _planned_calls(draft: Draft, rehearsed: Rehearsed) -> list[PlannedCall]:
     actions = {call.seq: call.action for call in calls_in_flight(draft, rehearsed)}
-    overridden = {override.call for override in draft.overrides}
+    answered = answered_calls(draft, rehearsed.cut, rehearsed.prefix.entries)
     through = len(rehearsed.prefix)
     paths = {stale.seq: stale.path for stale in rehearsed.stale}
     spent = _spent(draft.entries)
@@ -54,8 +54,8 @@ def _planned_calls(draft: Draft, rehearsed: Rehearsed) -> list[PlannedCall]:
             action = actions[seq]
         elif seq <= through:
             action = "inherit"
-        elif call in overridden:
-            action = "override"
+        elif seq in answered:
+            action = answered[seq]
         else:
             action = action_of(draft, call, is_again=True)
             action = "run" if action == "rerun" else action

@@ -248,7 +248,8 @@ class Forks:
         try:
             host.step(drive.rehearse, rehearsal)
             error = await ended
-            stale = await self._stale(draft, rehearsal.differing)
+            differing = [each for each in rehearsal.differing if not drive.has_arguments_of_today(each.entry.seq)]
+            stale = await self._stale(draft, differing)
         except BaseException:
             drive.suspend()
             raise
@@ -259,8 +260,8 @@ class Forks:
         references = {digest for entry in entries if (digest := blob_reference(entry))}
         blobs = await self._host.archive.values(draft.run_id, entries, references)
         stale = []
-        for entry, issued in sorted(differing):
-            recorded = value_text(entry) or blobs.get(blob_reference(entry) or "", "null")
+        for entry, issued, reissued in sorted(differing):
+            recorded = reissued or value_text(entry) or blobs.get(blob_reference(entry) or "", "null")
             if CALL_KIND[entry.type] is CallKind.EVENT and recorded == "null":
                 recorded = wait_arguments(facts(entry)["match"])
             differences, _ = find_differences(to_plain(recorded), to_plain(issued), 1)

@@ -24,7 +24,7 @@ MAX_REMEMBERED_SOURCES: Final = 8
 
 
 class _Recorded(NamedTuple):
-    """A call of a task in a source, and its outcome."""
+    """A call of a task in a source: the entry that holds its arguments, and its outcome."""
 
     call: Entry
     outcome: Entry | None
@@ -130,5 +130,19 @@ def _task_calls(entries: list[Entry]) -> Mapping[CallId, _Recorded]:
         for entry in entries
         if entry.type in (EntryType.TASK_COMPLETED, EntryType.TASK_FAILED)
     }
+    reissued = _reissued_calls(entries)
     scheduled = (entry for entry in entries if entry.type == EntryType.TASK_SCHEDULED)
-    return {recorded_call(entry): _Recorded(entry, outcomes.get(entry.seq)) for entry in scheduled}
+    return {
+        recorded_call(entry): _Recorded(reissued.get(entry.seq, entry), outcomes.get(entry.seq)) for entry in scheduled
+    }
+
+
+def _reissued_calls(entries: list[Entry]) -> dict[int, Entry]:
+    """The entries with the arguments of calls that a fork made again with others than were recorded, by seq."""
+    reissued: dict[int, Entry] = {}
+    for entry in entries:
+        if entry.type == EntryType.CALL_REISSUED:
+            reissued[outcome_call(entry)] = entry
+        elif entry.type == EntryType.RUN_FORKED and reissued:
+            reissued.pop(read_head(entry).get("again", 0), None)
+    return reissued

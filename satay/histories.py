@@ -224,10 +224,14 @@ class Reading:
     def _fork(self, entry: Entry) -> None:
         """Calls that were outstanding at the cut run anew from here, and what had ended has not."""
         self.end = None
-        if read_head(entry)["run_id"] == self.history.record.run_id:
+        known = read_head(entry)
+        if known["run_id"] == self.history.record.run_id:
             self.own_fork = entry
         for call in self._by_seq.values():
             call.started_at = entry.at
+        again = self._by_seq.get(known.get("again", 0))
+        if again is not None:  # With the recorded arguments, unless it is said that they are others.
+            again.input_entry, again.input_at = again.entry, None
 
     @property
     def steps(self) -> Sequence[StepMark]:

@@ -14,6 +14,7 @@ from satay.definitions import default_name, tasks, workflows
 from satay.failures import encode_failure
 from satay.model import APPROVAL, CallId, CallKind, EntryType
 from satay.receipts import OverriddenCall
+from satay.replay import identity_facts
 from satay.texts import dump_plain, json_quote, to_plain
 
 Given = Mapping[tuple[str, int | str], Any]
@@ -40,14 +41,8 @@ class Override(NamedTuple):
 
     def facts(self, reason: str | None) -> str:
         """The members of the entry that records it, but for the value."""
-        call = self.call
-        index = (
-            f'"ordinal":{call.occurrence}'
-            if isinstance(call.occurrence, int)
-            else f'"key":{json_quote(call.occurrence)}'
-        )
         why = "null" if reason is None else json_quote(reason)
-        return f'"{call.kind}":{json_quote(call.name)},{index},"outcome":"{self.type}","reason":{why}'
+        return f'{identity_facts(self.call)},"outcome":"{self.type}","reason":{why}'
 
     def noted(self) -> OverriddenCall:
         """The override as a receipt lists it."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from satay.errors import JournalCorruptError, JournalError, NondeterminismError, UnsupportedEntryError
 from satay.failures import message_of
 from satay.model import APPROVAL, VALUE_FIELD, CallId, CallKind, Entry, EntryType, child_run_id
-from satay.texts import dump_plain
+from satay.texts import dump_plain, json_quote
 
 CALL_KIND: Final[dict[str, CallKind]] = {
     EntryType.TASK_SCHEDULED: CallKind.TASK,
@@ -190,6 +190,14 @@ def recorded_call(entry: Entry) -> CallId:
     known = facts(entry)
     index = known["key"] if "key" in known else known["ordinal"]
     return CallId(kind, known[kind.value], index)
+
+
+def identity_facts(call: CallId) -> str:
+    """The members of a payload that name a call."""
+    index = (
+        f'"ordinal":{call.occurrence}' if isinstance(call.occurrence, int) else f'"key":{json_quote(call.occurrence)}'
+    )
+    return f'"{call.kind}":{json_quote(call.name)},{index}'
 
 
 def _named(entry: Entry) -> str:

@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
-from satay.answers import ANSWER_NOTES, Answers
-from satay.calls import ATTEMPT_NOTES, Arrival, AttemptHistory, Call, ChildCall, EventCall, TaskCall, note_attempt
+from satay.answers import ANSWER_NOTES, Answers, recorded_identity
+from satay.calls import (
+    ATTEMPT_NOTES,
+    UNRECORDED,
+    Arrival,
+    AttemptHistory,
+    Call,
+    ChildCall,
+    EventCall,
+    TaskCall,
+    note_attempt,
+)
 from satay.clock import Clock
 from satay.definitions import Workflow
 from satay.effects import Effect, ToolPolicy
@@ -186,11 +196,14 @@ class Revival(Schedule):
             if self._attempts is None:
                 self._attempts = {}
             note_attempt(self._attempts, entry)
-        if entry.type == EntryType.RUN_FORKED and self._again:
-            self._forget_before(facts(entry).get("again"))
+        if entry.type == EntryType.RUN_FORKED and (self._again or self._answers is not None):
+            self._forget_before(facts(entry))
 
-    def _forget_before(self, seq: int | None) -> None:
+    def _forget_before(self, forked: dict[str, Any]) -> None:
         """A fork makes a call anew: attempts and answers of before are no part of that."""
+        if self._answers is not None and "anew" in forked:
+            self._answers.forget(UNRECORDED, recorded_identity(forked["anew"]))
+        seq = forked.get("again")
         if seq is None:
             return
         if self._attempts is not None:

@@ -396,8 +396,19 @@ class Schedule(ABC):
                 call.issued_text = codec.encode(args, kwargs, where)
             except SatayError as error:
                 call.refusal = encode_failure(error)
+            else:
+                if self.rehearsal is not None and not self._is_made_anew(call):
+                    reissued = None if self._answers is None else self._answers.input_text(call.seq)
+                    self.rehearsal.compare(entry, call.issued_text, reissued)
         elif self.rehearsal is not None:
             _compare_arguments(self.rehearsal, entry, codec, args, kwargs, where)
+
+    def has_arguments_of_today(self, seq: int) -> bool:
+        """Whether a call of the history is outstanding, and will be made with the arguments of today."""
+        call = self.calls.get(seq)
+        if not isinstance(call, TaskCall | ChildCall) or call.issued_text is None:
+            return False
+        return self._answers is None or self._answers.input_text(seq) is None
 
     def _is_made_anew(self, call: Call) -> bool:
         """Whether this very run, a fork, makes a call of its prefix anew."""

@@ -480,8 +480,14 @@ async def run_sweep(
         trials = await _followed(app, handle, len(order.variants) * repeats)
     else:
         judges = _judges.setdefault(app, {})
+        is_first = sweep_id not in judges
         judges.setdefault(sweep_id, score)
-        await handle  # Only now is it known that the sweep of that id is this one, and not another's.
+        try:
+            await handle  # Only now is it known that the sweep of that id is this one, and not another's.
+        except SatayError:
+            if is_first:  # It is another's, and is not to be scored by this judge.
+                judges.pop(sweep_id, None)
+            raise
         judges[sweep_id] = score
         trials = await _followed(app, handle, len(order.variants) * repeats)
         judges.pop(sweep_id, None)  # It stays where the caller gives up: the sweep goes on.

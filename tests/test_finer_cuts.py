@@ -24,6 +24,7 @@ from satay.errors import (
     RunConflictError,
     SatayError,
     StalePrefixError,
+    TaskBlockedError,
     UsageError,
     WorkflowCancelledError,
 )
@@ -270,6 +271,36 @@ def test_a_call_that_is_made_again_twice_gets_the_arguments_of_the_last_fork(tmp
         same, _ = await fork_of(tmp_path, "fff", "ff", **again)
 
         assert "a tea | b pie | c tea | d tea" == result == same
+
+    in_loop(check())
+
+
+def test_a_call_that_was_made_again_counts_with_the_arguments_that_it_was_made_with(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        again: dict[str, Any] = {"before_task": draft, "before_ordinal": 1, "keep_siblings": True}
+        await fork_of(tmp_path, workflow_input="cake", **again)
+        await fork_of(tmp_path, "back", "f", workflow_input="tea", **again)
+        ran.clear()
+        found = []
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            for source in ("f", "back"):
+                for topic in ("cake", "tea"):
+                    fork = await app.fork(
+                        source, before_task=draft, before_ordinal=1, workflow_input=topic,
+                        tool_policies={"finer.draft": "replay"},
+                        overrides={("finer.draft", 2): "", ("finer.draft", 3): ""},
+                    )  # fmt: skip
+                    try:
+                        found.append((await fork.result()).split(" | ")[1])
+                    except TaskBlockedError as error:
+                        found.append(error.reason.rpartition(" ")[2])
+            compared = await app.compare("s", "f"), await app.compare("s", "back")
+        there = [call for comparison in compared for call in comparison.calls if "finer.draft:1" == str(call.identity)]
+
+        assert ["b cake", "$.topic", "$.topic", "b tea"] == found
+        assert ["pick"] * 2 == ran
+        assert [["$.topic"], []] == [[difference.path for difference in call.input_differences] for call in there]
 
     in_loop(check())
 
@@ -768,6 +799,45 @@ def test_an_override_inherited_by_a_fork_of_the_fork_still_holds_or_is_replaced(
     in_loop(check())
 
 
+@satay.workflow(name="finer.two_drafts")
+async def two_drafts() -> str:
+    return await pick([await draft("a"), await draft("b")])
+
+
+@pytest.mark.parametrize(
+    ("given", "cut"),
+    [
+        ({"overrides": {("finer.draft", 1): "B"}}, {"before_task": draft, "before_ordinal": 1}),
+        ({"raises": {("finer.draft", 1): ValueError("given")}}, {"at": "failure"}),
+    ],
+)
+def test_a_fork_before_a_call_makes_it_although_the_source_was_given_its_outcome(
+    given: dict[str, Any], cut: dict[str, Any], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        place = tmp_path / "j"
+        await run_source(place, two_drafts)
+        async with open_app(place, clock=later_clock()) as app:
+            given_fork = await app.fork("s", run_id="f", before_task=draft, **given)
+            await asyncio.wait([asyncio.ensure_future(given_fork.result())])
+            plans = [await app.plan_fork("f", **options) for options in (cut, {"fork_point_seq": 4})]
+            later = await app.plan_fork("f", **cut, overrides={("finer.draft", 1): "C"})
+        ran.clear()
+        result, receipt = await fork_of(place, "g", "f", **cut)
+        other, _ = await fork_of(place, "h", "f", **cut, overrides={("finer.draft", 1): "C"})
+        assert ["draft b tea", "pick", "pick"] == ran
+        async with open_app(place, clock=later_clock()) as app:
+            for seq in (receipt.resolved_seq + 1, receipt.resolved_seq + 2):
+                assert "a tea | b tea" == await (await app.fork("g", fork_point_seq=seq)).result()
+        await crash_everywhere(place, "a tea | b tea", "i", "f", **cut)
+
+        assert ("a tea | b tea", "a tea | C") == (result, other)
+        actions = [{call.call: call.action for call in plan.calls}["finer.draft:1"] for plan in (*plans, later)]
+        assert ["run", "override", "override"] == actions
+
+    in_loop(check())
+
+
 @satay.workflow(name="finer.race")
 async def race() -> str:
     async def slow() -> str:
@@ -962,6 +1032,30 @@ async def stale_of_all_kinds(topic: str) -> list[str]:
     pending = asyncio.ensure_future(large)
     other = asyncio.ensure_future(draft("other"))
     return [await pending, await other, await child.result(), await pick(["end"])]
+
+
+def test_a_call_that_the_source_made_again_is_stale_where_it_would_have_other_arguments_than_then(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        again: dict[str, Any] = {"before_task": draft, "before_ordinal": 1, "keep_siblings": True}
+        _, receipt = await fork_of(tmp_path, workflow_input="cake", **again)
+        await fork_of(tmp_path, "same", **again)
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            pie = await app.plan_fork("f", before_task=pick, workflow_input="pie")
+            cake = await app.plan_fork("f", before_task=pick)
+            tea = await app.plan_fork("same", before_task=pick)
+            other = await app.plan_fork("same", before_task=pick, workflow_input="pie")
+            ahead = await app.plan_fork("same", fork_point_seq=receipt.resolved_seq + 1, workflow_input="pie")
+            anew = await app.plan_fork("f", workflow_input="pie", **again)
+
+        everyone = [f"finer.draft:{number}" for number in range(4)]
+        siblings = [everyone[0], *everyone[2:]]
+        found = [[call.call for call in plan.stale_calls] for plan in (pie, cake, tea, other, ahead, anew)]
+        assert [everyone, siblings, [], everyone, siblings, siblings] == found
+
+    in_loop(check())
 
 
 def test_stale_calls_in_flight_large_arguments_and_inputs_of_children_are_listed(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from satay.errors import (
 )
 from satay.handles import RunOrId
 from satay.model import EntryType
+from satay.requests import parse_options
 from satay.sweeps import SWEEP, ranked, trial_id, wilson_interval
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, pause, settle
 from tests.programs.effects import EFFECTS_VARIABLE, read_effects
@@ -780,6 +781,23 @@ async def test_what_only_the_caller_can_give_is_missed_by_another_process_and_ta
     assert {"write plain": 1, "write sceptical": 1, "write warm": 1} == Counter(ran)
 
 
+async def test_the_judge_of_a_sweep_that_was_refused_scores_no_other_sweep_of_that_id(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await make_source(app)
+    faults = Faults().crash_after(type=EntryType.RUN_FORKED)
+    async with open_app(tmp_path, faults=faults):
+        lost = asyncio.ensure_future(sweep(score=length, concurrency=1))
+        await faults.crashed
+        await asyncio.wait([lost])
+        lost.exception()
+    async with open_app(tmp_path) as app:
+        with pytest.raises(RunConflictError):
+            await sweep(score=lambda text: -1, concurrency=1)
+        trials = await app.resume("sw").result()
+
+    assert all(trial.score > 0 for trial in trials)
+
+
 # --- cancelling -------------------------------------------------------------------------------------------------------
 
 
@@ -794,6 +812,9 @@ async def wait_long(number: int) -> int:
 @satay.workflow(name="sweeps.long")
 async def long(number: int) -> int:
     return await wait_long(number)
+
+
+BEFORE_WAIT = parse_options({"before_task": wait_long, "workflow_input": 1})
 
 
 async def test_cancelling_a_sweep_cancels_its_forks(tmp_path: Path) -> None:
@@ -813,6 +834,16 @@ async def test_cancelling_a_sweep_cancels_its_forks(tmp_path: Path) -> None:
 
         assert began.empty()
         assert [RunStatus.CANCELLED] * 3 == [await app.status(run_id) for run_id in ("sw", "sw/a:0", "sw/b:0")]
+
+
+async def test_a_fork_that_is_there_only_after_its_parent_has_ended_is_cancelled(tmp_path: Path) -> None:
+    async with open_app(tmp_path, clock=ManualClock(), poll_seconds=0.01) as app:
+        await app.start(long, 0, run_id="long").result()
+        fork = await app.fork_for("long", *await app.find_source("long"), "f", BEFORE_WAIT)
+        with pytest.raises(WorkflowCancelledError):
+            await fork.result()
+
+        assert RunStatus.CANCELLED == await app.status("f")
 
 
 async def test_a_trial_that_is_cancelled_is_told_in_its_row(tmp_path: Path) -> None:
