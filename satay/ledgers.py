@@ -93,7 +93,7 @@ class Ledger:
         self._journal = journal
         self._part = part
         self._claims = Claims(host, journal)
-        self._made: dict[tuple[str, int], int] = {}
+        self._next: dict[str, int] = {}
         self._put_off: dict[tuple[str, int], list[CallId]] = {}
         self._running: dict[CallId, asyncio.Future[None]] = {}
         self._begun_step = () if part is not None else _calls_of_begun_step(journal.transcript)
@@ -137,7 +137,12 @@ class Ledger:
         ]
 
     def _next_ordinal(self, tool: str) -> int:
-        return self._transcript.first_ordinal(tool) + self._made.get((tool, self._transcript.last_step), 0)
+        """The number of the next call of a tool without a key.
+
+        None is given twice: while a call waits to be claimed, somebody else may record the step that it is counted in.
+        """
+        first = 0 if self._part is not None else self._transcript.first_ordinal(tool)
+        return max(first, self._next.get(tool, 0))
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -209,11 +214,9 @@ class Ledger:
         lost = self._lost_before(asked)
         if lost is not None:
             return lost
-        made = self._made.get(counted, 0)
-        self._made[counted] = made + 1
-        if self._part is not None:
-            return CallId(CallKind.TASK, tool, f"{self._part}/{made}")
-        return CallId(CallKind.TASK, tool, self._transcript.first_ordinal(tool) + made)
+        ordinal = self._next_ordinal(tool)
+        self._next[tool] = ordinal + 1
+        return CallId(CallKind.TASK, tool, ordinal if self._part is None else f"{self._part}/{ordinal}")
 
     def _lost_before(self, asked: ToolCall) -> CallId | None:
         """A call of an earlier step that was lost, has the same arguments, and must not be made twice, if there is one.

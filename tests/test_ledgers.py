@@ -290,6 +290,29 @@ async def test_concurrent_calls_without_a_key_each_are_made_and_found_again(tmp_
 # --- what can be a tool -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("second", ["ada", "bob"])
+async def test_a_call_that_is_asked_for_while_a_step_is_being_recorded_keeps_its_number_to_itself(
+    second: str, tmp_path: Path
+) -> None:
+    faults = Faults().stall_after(type=EntryType.SESSION_STARTED)
+    async with open_app(tmp_path, faults=faults):
+        async with satay.Session("s") as session:
+            stepping = asyncio.ensure_future(session.step("plan"))
+            calling = asyncio.ensure_future(session.call("email.send", outbox.send, "ada"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            faults.go_on()
+            await stepping
+            live = [await calling, await session.call("email.send", outbox.send, second)]
+            session.pause()
+        async with satay.Session("s") as session:
+            again = [await session.call("email.send", outbox.send, to) for to in ("ada", second)]
+
+    assert ["email.send:0", "email.send:1"] == [receipt.call for receipt in live]
+    assert [("replayed", receipt.result) for receipt in live] == [(found.status, found.result) for found in again]
+    assert ["ada", second] == outbox.sent
+
+
 async def test_any_callable_can_be_a_tool(tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         results = [
