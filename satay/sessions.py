@@ -481,8 +481,9 @@ class Session(RunReference):
 
         `tool` is its name, for policies and receipts; `fn` makes the call, with the arguments that follow. `key` names
         the call; without one it is named by its tool and the number of the call, and found again when its step is
-        begun anew. `effect` is that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call
-        to be the same; else all must.
+        begun anew, and when it is made again with the same arguments after it was cancelled or put off. `effect` is
+        that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call to be the same; else
+        all must.
 
         A call that somebody else is making is waited for, at most five minutes. Raises what the tool raised;
         `CallConflictError` for a key that names a call with other arguments;

@@ -251,6 +251,48 @@ async def test_the_holder_of_an_external_claim_can_say_what_came_of_it_before_so
             await satay.decide("s", "rerun")
 
 
+async def test_a_claim_without_a_key_that_has_to_be_decided_is_the_same_when_it_is_claimed_again(
+    tmp_path: Path,
+) -> None:
+    async def claim() -> satay.Claim:
+        return await satay.current_session().claim("pay", {"cents": 5}, effect="external")
+
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            await claim()
+            session.pause()
+        async with satay.Session("s"):
+            for _ in range(2):
+                with pytest.raises(NeedsDecisionError):
+                    await claim()
+            await satay.decide("s", "rerun")
+            again = await claim()
+
+    assert ("pay:0", "reclaimed") == (again.call, again.status)
+
+
+async def test_a_claim_without_a_key_that_was_given_back_is_found_again_under_its_number(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            await (await session.claim("pay", {"cents": 5})).cancel()
+            await (await session.claim("pay", {"cents": 5})).complete("paid")
+            session.pause()
+        async with satay.Session("s") as session:
+            assert "replayed" == (await session.claim("pay", {"cents": 5})).status
+
+
+async def test_a_claim_without_a_key_that_somebody_holds_is_asked_for_until_he_is_done(tmp_path: Path) -> None:
+    async with two_apps(tmp_path, ManualClock()) as (first, second), satay.Session("s") as session:
+        carrier = session.carrier()
+        async with joined(first, carrier) as holder, joined(second, carrier) as other:
+            held = await holder.claim("pay", {"cents": 5})
+            asked = [await other.claim("pay", {"cents": 5}) for _ in range(2)]
+            await held.complete("paid")
+            found = await other.claim("pay", {"cents": 5})
+
+    assert ["in_progress", "in_progress", "replayed"] == [claim.status for claim in (*asked, found)]
+
+
 async def test_a_claim_of_a_process_that_is_gone_is_taken_over_with_the_session(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_app(tmp_path, clock=clock) as app:
