@@ -150,7 +150,7 @@ class Claims:
                 return _answered(identity, ClaimStatus.REPLAYED, known)
             elif self._is_held(known):
                 ended = await self._wait(known, deadline)
-                if ended or self._host.clock.now() >= deadline:
+                if ended or (self._host.clock.now() >= deadline and self._is_held(known)):
                     return _answered(identity, ClaimStatus.IN_PROGRESS, known)
                 continue
             else:

@@ -212,6 +212,16 @@ async def test_a_claim_that_is_given_back_is_claimed_anew(tmp_path: Path) -> Non
         assert claim.call == again.call
 
 
+async def test_a_claim_that_somebody_else_has_given_back_meanwhile_is_claimed_anew(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s") as session, satay.Session.join(session.carrier()) as part:
+        claim = await part.claim("email.send", ADA, key="k")
+        early = await session.claim("email.send", ADA, key="k")
+        await claim.cancel()
+        late = await session.claim("email.send", ADA, key="k")
+
+    assert ("in_progress", "claimed") == (early.status, late.status)
+
+
 async def test_a_completed_claim_whose_result_cannot_be_recorded_counts_as_made(tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         claim = await session.claim("open", {}, key="k")
