@@ -660,9 +660,10 @@ class Session(RunReference):
         Raises `UsageError` for a session that is not open.
         """
         journal = self._open_journal()
-        step = journal.transcript.last_step + 1
+        step, completions = journal.transcript.last_step + 1, journal.transcript.completions
         number = self._carriers[step] = self._carriers.get(step, 0) + 1
-        part = f"{step}.{number}" if self._part is None else f"{self._part}/{step}.{number}"
+        begun = f"{step}+{completions}" if completions else str(step)  # After a completion the same work is other work.
+        part = f"{begun}.{number}" if self._part is None else f"{self._part}/{begun}.{number}"
         return Carrier(self.run_id, journal.epoch, part).to_dict()
 
     def __repr__(self) -> str:

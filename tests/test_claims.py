@@ -502,6 +502,29 @@ async def test_calls_of_a_participant_without_a_key_are_its_own_and_found_again(
         assert "work:0" == mine.call
 
 
+async def test_calls_of_a_participant_after_a_completion_are_new_ones(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    async def work(to: str) -> str:
+        made.append(to)
+        return to
+
+    async def take_part(session: satay.Session) -> str:
+        async with satay.Session.join(session.carrier()) as part:
+            return (await part.call("work", work, "ada")).status
+
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            statuses = [await take_part(session)]
+        for _ in range(2):
+            async with satay.Session.resume("s") as session:
+                statuses.append(await take_part(session))
+                session.pause()
+
+    assert ["claimed", "claimed", "replayed"] == statuses
+    assert 2 == len(made)
+
+
 async def test_steps_and_calls_of_a_participant_are_read_by_whoever_has_the_session_open(tmp_path: Path) -> None:
     async def work(to: str) -> str:
         return to
