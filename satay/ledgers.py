@@ -444,19 +444,24 @@ class Ledger:
         except CodecError as error:
             text, more = "null", _unreadable(error)
         draft = Draft(EntryType.TASK_COMPLETED, f'"call":{met.seq}{more}', text)
-        known = await self._claims.write(met.identity, met.seq, met.attempt, draft)
-        return await self._answer(asked, known, met.status)
+        return await self._answer(asked, await self._end(asked, met, draft), met.status)
 
-    async def fail(self, met: Met, error: Exception) -> None:
+    async def fail(self, asked: ToolCall, met: Met, error: Exception) -> None:
         """See `Claim.fail`."""
-        draft = Draft(EntryType.TASK_FAILED, f'"call":{met.seq}', encode_failure(error))
-        await self._claims.write(met.identity, met.seq, met.attempt, draft)
+        await self._end(asked, met, Draft(EntryType.TASK_FAILED, f'"call":{met.seq}', encode_failure(error)))
 
     async def cancel(self, asked: ToolCall, met: Met) -> None:
         """See `Claim.cancel`."""
-        draft = Draft(EntryType.CALL_CANCELLED, f'"call":{met.seq}')
-        await self._claims.write(met.identity, met.seq, met.attempt, draft)
+        await self._end(asked, met, Draft(EntryType.CALL_CANCELLED, f'"call":{met.seq}'))
         self._keep_number(asked, met.identity)
+
+    async def _end(self, asked: ToolCall, met: Met, draft: Draft) -> LedgerCall:
+        """Record what the holder of a claim says of the call, also where he is cancelled: else nobody knew it."""
+        try:
+            return await finish(self._claims.write(met.identity, met.seq, met.attempt, draft))
+        except _WITHOUT_OUTCOME:
+            self._keep_number(asked, met.identity)
+            raise
 
 
 class Claim:
@@ -518,7 +523,7 @@ class Claim:
         self._check_mine()
         if not isinstance(error, Exception):
             raise InvalidValueError(f"fail() was given {shown(error)}; it takes the error with which the call failed")
-        await self._ledger.fail(self._met, error)
+        await self._ledger.fail(self._asked, self._met, error)
 
     async def cancel(self) -> None:
         """Give the claim back: the call was not made, and may be claimed anew. Raises `ClaimLostError`."""

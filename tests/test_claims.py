@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from satay.errors import (
     UsageError,
 )
 from satay.model import EntryType
-from satay.testing import AppUnderTest, ManualClock, abandon, open_app, pause
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause
 from tests.driving import entries_of, types_of
 
 pytestmark = pytest.mark.anyio
@@ -259,6 +259,35 @@ async def test_the_holder_of_an_external_claim_can_say_what_came_of_it_before_so
         assert "paid" == (await session.claim("pay", {"cents": 5}, key="k", effect="external")).result
         with pytest.raises(UsageError, match="waits for no decision"):
             await satay.decide("s", "rerun")
+
+
+@pytest.mark.parametrize("way", ["complete", "fail", "cancel"])
+async def test_what_the_holder_of_a_claim_says_is_recorded_also_where_he_is_cancelled(way: str, tmp_path: Path) -> None:
+    faults = Faults()
+    async with open_app(tmp_path, faults=faults) as app, satay.Session("s") as session:
+        claim = await session.claim("pay", {"cents": 5})
+        faults.stall_after(type=EntryType.STEP_RECORDED)
+        await session.step("one")
+        waiting = asyncio.ensure_future(session.step("two"))
+        await asyncio.sleep(0)
+        ways: dict[str, Callable[[], Awaitable[Any]]] = {
+            "complete": claim.complete,
+            "fail": lambda: claim.fail(LookupError()),
+            "cancel": claim.cancel,
+        }
+        ending = asyncio.ensure_future(ways[way]())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.sleep(0)
+        faults.go_on()
+        await waiting
+        await asyncio.wait((ending,))
+        last = (await entries_of(app, "s"))[-1]
+        with pytest.raises(LookupError) if way == "fail" else nullcontext():
+            assert claim.call == (await session.claim("pay", {"cents": 5})).call
+
+        assert ending.cancelled()
+        assert {"complete": "TaskCompleted", "fail": "TaskFailed", "cancel": "CallCancelled"}[way] == last.type
 
 
 async def test_a_claim_without_a_key_that_has_to_be_decided_is_the_same_when_it_is_claimed_again(
