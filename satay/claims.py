@@ -150,7 +150,7 @@ class Claims:
                 return _answered(identity, ClaimStatus.REPLAYED, known)
             elif self._is_held(known):
                 ended = await self._wait(known, deadline)
-                if ended or self._host.clock.now() >= deadline:
+                if ended or (self._host.clock.now() >= deadline and self._is_held(known)):
                     return _answered(identity, ClaimStatus.IN_PROGRESS, known)
                 continue
             else:
@@ -403,14 +403,7 @@ class Claims:
 
     async def _difference(self, asked: ToolCall, known: LedgerCall) -> str | None:
         """The path of the first argument that differs; None where the calls are the same."""
-        recorded = await self.text(known.entry)
-        if recorded == asked.input_text:
-            return None
-        one, other = to_plain(recorded), to_plain(asked.input_text)
-        if asked.dedup_fields is not None:
-            one, other = _only(one, asked.dedup_fields), _only(other, asked.dedup_fields)
-        differences, _ = find_differences(one, other, 1)
-        return differences[0].path if differences else None
+        return first_difference(asked, await self.text(known.entry))
 
     async def text(self, entry: Entry) -> str:
         """The text of the value that an entry holds."""
@@ -439,6 +432,17 @@ class Claims:
             f"satay.decide({run_id!r}, 'rerun'), 'fail' or value=..., and make the call again",
             run_id=run_id,
         )
+
+
+def first_difference(asked: ToolCall, arguments: str) -> str | None:
+    """The path of the first argument that differs from those of another call; None where the calls are the same."""
+    if arguments == asked.input_text:
+        return None
+    one, other = to_plain(arguments), to_plain(asked.input_text)
+    if asked.dedup_fields is not None:
+        one, other = _only(one, asked.dedup_fields), _only(other, asked.dedup_fields)
+    differences, _ = find_differences(one, other, 1)
+    return differences[0].path if differences else None
 
 
 def _answered(identity: CallId, status: ClaimStatus, known: LedgerCall) -> Met:

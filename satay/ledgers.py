@@ -14,7 +14,6 @@ In a fork the tool policies rule over every call that the fork does not inherit 
 
 import asyncio
 import hashlib
-from bisect import insort
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
@@ -26,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 from satay.arguments import shown
 from satay.attempts import Attempt
 from satay.calls import TaskCall
-from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall
+from satay.claims import LOST, MAX_WAIT_SECONDS, Claims, ClaimStatus, LedgerHost, Met, ToolCall, first_difference
 from satay.clock import MICROSECONDS, to_datetime
 from satay.context import current_attempt
 from satay.definitions import Task
@@ -62,6 +61,9 @@ R = TypeVar("R")
 NOT_YET: Final = (ApprovalPendingError, CallInProgressError, NeedsDecisionError)
 """What a tool may meet that somebody else has to do first. It has not failed: it is called again, from its top."""
 
+_WITHOUT_OUTCOME: Final = (asyncio.CancelledError, CallInProgressError, NeedsDecisionError, *LOST)
+"""What a caller may be told instead of what came of the call."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolReceipt(Generic[R]):
@@ -93,8 +95,8 @@ class Ledger:
         self._journal = journal
         self._part = part
         self._claims = Claims(host, journal)
-        self._made: dict[tuple[str, int], int] = {}
-        self._put_off: dict[tuple[str, int], list[CallId]] = {}
+        self._next: dict[str, int] = {}
+        self._put_off: dict[tuple[str, int], dict[CallId, ToolCall]] = {}
         self._running: dict[CallId, asyncio.Future[None]] = {}
         self._begun_step = () if part is not None else _calls_of_begun_step(journal.transcript)
 
@@ -137,13 +139,27 @@ class Ledger:
         ]
 
     def _next_ordinal(self, tool: str) -> int:
-        return self._transcript.first_ordinal(tool) + self._made.get((tool, self._transcript.last_step), 0)
+        """The number of the next call of a tool without a key.
+
+        None is given twice: while a call waits to be claimed, somebody else may record the step that it is counted in.
+        """
+        first = 0 if self._part is not None else self._transcript.first_ordinal(tool)
+        return max(first, self._next.get(tool, 0))
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, asked: ToolCall) -> ToolReceipt[Any]:
         """Make a call, or find what became of it. Raises what the tool raised, live and later alike."""
         identity = self._identify(asked)
+        try:
+            known, status = await self._ended(asked, identity)
+        except _WITHOUT_OUTCOME:
+            self._keep_number(asked, identity)
+            raise
+        return await self._answer(asked, known, status)
+
+    async def _ended(self, asked: ToolCall, identity: CallId) -> tuple[LedgerCall, ClaimStatus]:
+        """The call once it has ended, and what it met. Raises `TaskBlockedError` for one that is refused."""
         has_waited = await self._wait_for_running(identity)
         ttl = self._participant_ttl
         with_claim = TaskCall(asked.task, identity.occurrence)
@@ -151,12 +167,11 @@ class Ledger:
         try:
             met = await self._claimed(asked, identity, ttl)
             if not met.is_mine:
-                return await self._unclaimed(asked, met, has_waited)
+                return _found(asked, met, has_waited)
             with_claim.seq, with_claim.attempt, with_claim.failures = met.seq, met.attempt, met.failures
             with_claim.input_text = asked.input_text
             async with self._renewing(with_claim, ttl):
-                known = await self._make(asked, with_claim)
-            return await self._answer(asked.task, known, met.status)
+                return await self._make(asked, with_claim), met.status
         finally:
             del self._running[identity]
             done.set_result(None)
@@ -171,49 +186,53 @@ class Ledger:
         done = self._running[identity] = asyncio.get_running_loop().create_future()
         try:
             met = await self._claims.claim(asked, identity, ttl, 0.0)
-            if met.answer is not None and met.answer.outcome is None:
-                return Claim(self, asked, met, met.answer, ttl, None)
-            if met.status is ClaimStatus.IN_PROGRESS:
-                met.status = ClaimStatus.REPLAYED  # It has ended by now.
-            receipt = None if met.is_mine else await self._unclaimed(asked, met, has_waited=False)
-            return Claim(self, asked, met, self._transcript.ledger[identity], ttl, receipt)
+        except _WITHOUT_OUTCOME:
+            self._keep_number(asked, identity)
+            raise
         finally:
             del self._running[identity]
             done.set_result(None)
+        if met.answer is not None and met.answer.outcome is None:
+            self._keep_number(asked, identity)
+            return Claim(self, asked, met, met.answer, ttl, None)
+        if met.status is ClaimStatus.IN_PROGRESS:
+            met.status = ClaimStatus.REPLAYED  # It has ended by now.
+        receipt = None if met.is_mine else await self._answer(asked, *_found(asked, met, has_waited=False))
+        return Claim(self, asked, met, self._transcript.ledger[identity], ttl, receipt)
 
     async def _claimed(self, asked: ToolCall, identity: CallId, ttl: int | None) -> Met:
         """What the call met, once nobody else is making it."""
-        try:
-            met = await self._claims.claim(asked, identity, ttl, MAX_WAIT_SECONDS)
-            if met.answer is not None and met.answer.outcome is None:
-                raise self._claims.in_progress(met.answer)
-        except (CallInProgressError, NeedsDecisionError):
-            self._keep_number(asked, identity)
-            raise
+        met = await self._claims.claim(asked, identity, ttl, MAX_WAIT_SECONDS)
+        if met.answer is not None and met.answer.outcome is None:
+            raise self._claims.in_progress(met.answer)
         return met
 
     def _keep_number(self, asked: ToolCall, identity: CallId) -> None:
-        """Have the next call of the tool be this one, which was put off."""
-        if asked.key is None:
-            insort(self._put_off.setdefault(self._counted(asked.task.name), []), identity)
+        """Have the next call of the tool with these arguments be this one, which was put off."""
+        if asked.key is not None:
+            return
+        counted = self._counted(asked.task.name)
+        if counted not in self._put_off:  # Those of steps that are behind are not found again.
+            self._put_off = {other: calls for other, calls in self._put_off.items() if other[1] == counted[1]}
+        self._put_off.setdefault(counted, {})[identity] = asked
 
     def _identify(self, asked: ToolCall) -> CallId:
         """The name of a call: its own key, or which call of its tool it is."""
         tool = asked.task.name
         if asked.key is not None:
             return CallId(CallKind.TASK, tool, asked.key)
-        counted = self._counted(tool)
-        put_off = self._put_off.get(counted)
+        put_off = self._put_off.get(self._counted(tool))
         if put_off:
-            return put_off.pop(0)
+            same = [identity for identity, before in put_off.items() if _is_same(asked, before)]
+            if same:
+                del put_off[min(same)]
+                return min(same)
         lost = self._lost_before(asked)
         if lost is not None:
             return lost
-        made = self._made.get(counted, 0)
-        self._made[counted] = made + 1
-        if self._part is not None:
-            return CallId(CallKind.TASK, tool, f"{self._part}/{made}")
-        return CallId(CallKind.TASK, tool, self._transcript.first_ordinal(tool) + made)
+        ordinal = self._next_ordinal(tool)
+        self._next[tool] = ordinal + 1
+        return CallId(CallKind.TASK, tool, ordinal if self._part is None else f"{self._part}/{ordinal}")
 
     def _lost_before(self, asked: ToolCall) -> CallId | None:
         """A call of an earlier step that was lost, has the same arguments, and must not be made twice, if there is one.
@@ -225,7 +244,8 @@ class Ledger:
         transcript = self._transcript
         for call in transcript.outstanding(asked.task.name):
             is_behind = isinstance(call.identity.occurrence, int) and call.step <= transcript.last_step
-            is_free = is_behind and transcript.is_lost(call) and call.identity not in self._running
+            is_unclear = call.is_asked or transcript.is_lost(call)
+            is_free = is_behind and is_unclear and call.identity not in self._running
             if is_free and _is_given(call.entry, asked.input_text):
                 return call.identity
         return None
@@ -248,19 +268,15 @@ class Ledger:
             has_waited = True
         return has_waited
 
-    async def _unclaimed(self, asked: ToolCall, met: Met, has_waited: bool) -> ToolReceipt[Any]:
-        """What a call gives that is not made."""
-        if met.refusal is not None:
-            raise blocked_error(asked.task.name, met.refusal)
-        assert met.answer is not None, "it is not refused either"
-        status = ClaimStatus.IN_PROGRESS if has_waited and met.status is ClaimStatus.REPLAYED else met.status
-        return await self._answer(asked.task, met.answer, status)
-
-    async def _answer(self, task: Task[..., Any], known: LedgerCall, status: ClaimStatus) -> ToolReceipt[Any]:
+    async def _answer(self, asked: ToolCall, known: LedgerCall, status: ClaimStatus) -> ToolReceipt[Any]:
         """The recorded outcome of a call, as a result or as an error."""
-        outcome = known.outcome
+        task, outcome = asked.task, known.outcome
         assert outcome is not None, "the call has ended"
-        text = await self._claims.text(outcome)
+        try:
+            text = await self._claims.text(outcome)
+        except _WITHOUT_OUTCOME:
+            self._keep_number(asked, known.identity)
+            raise
         match outcome.type:
             case EntryType.TASK_COMPLETED:
                 pass
@@ -420,25 +436,32 @@ class Ledger:
         """See `Claim.heartbeat`."""
         return await self._claims.renew(met.identity, met.seq, met.attempt, ttl)
 
-    async def complete(self, task: Task[..., Any], met: Met, result: Any) -> ToolReceipt[Any]:
+    async def complete(self, asked: ToolCall, met: Met, result: Any) -> ToolReceipt[Any]:
         """See `Claim.complete`."""
+        task = asked.task
         try:
             text, more = task.result_codec.encode(result, task.result_where), ""
         except CodecError as error:
             text, more = "null", _unreadable(error)
         draft = Draft(EntryType.TASK_COMPLETED, f'"call":{met.seq}{more}', text)
-        known = await self._claims.write(met.identity, met.seq, met.attempt, draft)
-        return await self._answer(task, known, met.status)
+        return await self._answer(asked, await self._end(asked, met, draft), met.status)
 
-    async def fail(self, met: Met, error: Exception) -> None:
+    async def fail(self, asked: ToolCall, met: Met, error: Exception) -> None:
         """See `Claim.fail`."""
-        draft = Draft(EntryType.TASK_FAILED, f'"call":{met.seq}', encode_failure(error))
-        await self._claims.write(met.identity, met.seq, met.attempt, draft)
+        await self._end(asked, met, Draft(EntryType.TASK_FAILED, f'"call":{met.seq}', encode_failure(error)))
 
-    async def cancel(self, met: Met) -> None:
+    async def cancel(self, asked: ToolCall, met: Met) -> None:
         """See `Claim.cancel`."""
-        draft = Draft(EntryType.CALL_CANCELLED, f'"call":{met.seq}')
-        await self._claims.write(met.identity, met.seq, met.attempt, draft)
+        await self._end(asked, met, Draft(EntryType.CALL_CANCELLED, f'"call":{met.seq}'))
+        self._keep_number(asked, met.identity)
+
+    async def _end(self, asked: ToolCall, met: Met, draft: Draft) -> LedgerCall:
+        """Record what the holder of a claim says of the call, also where he is cancelled: else nobody knew it."""
+        try:
+            return await finish(self._claims.write(met.identity, met.seq, met.attempt, draft))
+        except _WITHOUT_OUTCOME:
+            self._keep_number(asked, met.identity)
+            raise
 
 
 class Claim:
@@ -448,7 +471,7 @@ class Claim:
     is the entry that claimed it first, `attempts` counts the claims on it. Made by `Session.claim`.
     """
 
-    __slots__ = ("_expires_at", "_known", "_ledger", "_met", "_receipt", "_task", "_ttl", "call", "status")
+    __slots__ = ("_asked", "_expires_at", "_known", "_ledger", "_met", "_receipt", "_ttl", "call", "status")
 
     def __init__(
         self,
@@ -462,7 +485,7 @@ class Claim:
         self.status = met.status
         self.call = str(met.identity)
         self._ledger = ledger
-        self._task = asked.task
+        self._asked = asked
         self._met = met
         self._known = known
         self._ttl = ttl
@@ -493,19 +516,19 @@ class Claim:
         `UnreadableResultError` for a result that cannot be: the call counts as made.
         """
         self._check_mine()
-        return await self._ledger.complete(self._task, self._met, result)
+        return await self._ledger.complete(self._asked, self._met, result)
 
     async def fail(self, error: Exception) -> None:
         """Record that the call failed for good. Raises `ClaimLostError` where the claim was lost."""
         self._check_mine()
         if not isinstance(error, Exception):
             raise InvalidValueError(f"fail() was given {shown(error)}; it takes the error with which the call failed")
-        await self._ledger.fail(self._met, error)
+        await self._ledger.fail(self._asked, self._met, error)
 
     async def cancel(self) -> None:
         """Give the claim back: the call was not made, and may be claimed anew. Raises `ClaimLostError`."""
         self._check_mine()
-        await self._ledger.cancel(self._met)
+        await self._ledger.cancel(self._asked, self._met)
 
     def _check_mine(self) -> None:
         if self.status in (ClaimStatus.REPLAYED, ClaimStatus.IN_PROGRESS) or not self._met.is_mine:
@@ -530,6 +553,19 @@ def _calls_of_begun_step(transcript: Transcript) -> tuple[tuple[LedgerCall, int]
         and not transcript.is_inherited(call.entry.seq)
         and (call.outcome is None or call.outcome.type != EntryType.CALL_CANCELLED)
     )
+
+
+def _found(asked: ToolCall, met: Met, has_waited: bool) -> tuple[LedgerCall, ClaimStatus]:
+    """What the ledger has of a call that is not made, and what was met. Raises `TaskBlockedError` for a refusal."""
+    if met.refusal is not None:
+        raise blocked_error(asked.task.name, met.refusal)
+    assert met.answer is not None, "it is not refused either"
+    return met.answer, ClaimStatus.IN_PROGRESS if has_waited and met.status is ClaimStatus.REPLAYED else met.status
+
+
+def _is_same(asked: ToolCall, before: ToolCall) -> bool:
+    """Whether a call is asked for as one was before."""
+    return first_difference(asked, before.input_text) is None
 
 
 def _is_given(claim: Entry, input_text: str) -> bool:

@@ -72,7 +72,6 @@ class SessionJournal:
         self.host = host
         self.origin = opened.origin
         self.is_participant = is_participant
-        self.is_lost = False
         self.lease = opened.lease
         self.transcript = Transcript(self.run_id)
         with reading(self.run_id):
@@ -80,6 +79,7 @@ class SessionJournal:
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._is_behind = False
+        self._lost_as: RunRecord | None = None
 
     @property
     def run_id(self) -> str:
@@ -89,6 +89,11 @@ class SessionJournal:
     def epoch(self) -> int:
         """How often the session changed hands."""
         return self.lease.epoch
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is known that this process has the session no more."""
+        return self._lost_as is not None
 
     async def write(
         self,
@@ -106,6 +111,8 @@ class SessionJournal:
         self.check_loop()
         async with self._turn:  # Held until the disk has it: what is decided next builds on it.
             for _ in range(MAX_CONFLICTS):
+                if self.is_lost:
+                    raise self.lost()
                 if self._is_behind:
                     await self.catch_up()
                 drafts = decide()
@@ -166,17 +173,22 @@ class SessionJournal:
             self.transcript.read(entries)
         was_left = record.status.is_terminal or (self.is_participant and record.status == RunStatus.WAITING)
         if record.epoch != self.lease.epoch or was_left:
-            self.is_lost = True
-            raise self.lost(record)
+            raise self.lose(record)
         self._is_behind = False
 
-    def lost(self, record: RunRecord | None = None) -> SessionLostError:
+    def lose(self, record: RunRecord) -> SessionLostError:
+        """Write nothing more, because this process has the session no more, as its row tells; the error of that."""
+        self._lost_as = record
+        return self.lost()
+
+    def lost(self) -> SessionLostError:
         """The error of a session that this process has no more."""
-        if record is not None and record.epoch == self.lease.epoch:
+        record = self._lost_as
+        assert record is not None, "it is lost"
+        if record.epoch == self.lease.epoch:
             what = f"was left by whoever had it open: it is {record.status}"
         else:
-            owner = "" if record is None or record.owner is None else f", by the owner {record.owner!r}"
-            what = f"was taken over{owner}"
+            what = "was taken over" + ("" if record.owner is None else f", by the owner {record.owner!r}")
         return SessionLostError(
             f"session {self.run_id!r} {what}; this process writes nothing more to it. What it wrote before is kept; "
             "fork the session, or open it again when nobody has it open",
@@ -255,8 +267,7 @@ async def join_session(host: SessionHost, run_id: str, epoch: int) -> SessionJou
     record = await session_record(host.archive, run_id)
     journal = SessionJournal(host, await _read(host, Lease(run_id, record.key, epoch)), is_participant=True)
     if record.epoch != epoch or record.status != RunStatus.RUNNING:
-        journal.is_lost = True
-        raise journal.lost(record)
+        raise journal.lose(record)
     return journal
 
 

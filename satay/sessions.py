@@ -481,8 +481,9 @@ class Session(RunReference):
 
         `tool` is its name, for policies and receipts; `fn` makes the call, with the arguments that follow. `key` names
         the call; without one it is named by its tool and the number of the call, and found again when its step is
-        begun anew. `effect` is that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call
-        to be the same; else all must.
+        begun anew, and when it is made again with the same arguments after it was cancelled or put off. `effect` is
+        that of `@satay.task`. `dedup_fields` are the arguments that must be equal for the call to be the same; else
+        all must.
 
         A call that somebody else is making is waited for, at most five minutes. Raises what the tool raised;
         `CallConflictError` for a key that names a call with other arguments;
@@ -659,9 +660,10 @@ class Session(RunReference):
         Raises `UsageError` for a session that is not open.
         """
         journal = self._open_journal()
-        step = journal.transcript.last_step + 1
+        step, completions = journal.transcript.last_step + 1, journal.transcript.completions
         number = self._carriers[step] = self._carriers.get(step, 0) + 1
-        part = f"{step}.{number}" if self._part is None else f"{self._part}/{step}.{number}"
+        begun = f"{step}+{completions}" if completions else str(step)  # After a completion the same work is other work.
+        part = f"{begun}.{number}" if self._part is None else f"{self._part}/{begun}.{number}"
         return Carrier(self.run_id, journal.epoch, part).to_dict()
 
     def __repr__(self) -> str:

@@ -77,6 +77,7 @@ class Transcript(SessionCalls):
         self.wake_ups: dict[int, WakeUp] = {}
         self.wakes_asked = 0
         self.fork_step = 0
+        self.completions = 0
         self._steps: list[Entry] = []
         self._marks: list[StepMark] = []
         self._counts: dict[str, int] = {}
@@ -164,6 +165,7 @@ class Transcript(SessionCalls):
     def _end(self, entry: Entry) -> None:
         self.status = _ENDS[entry.type]
         if self.status is SessionStatus.COMPLETED:
+            self.completions += 1
             self._first_in_step.clear()  # What is called after this is not what was called before it.
 
     def _read_step(self, entry: Entry) -> None:

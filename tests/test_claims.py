@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from satay.errors import (
     UsageError,
 )
 from satay.model import EntryType
-from satay.testing import AppUnderTest, ManualClock, abandon, open_app, pause
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause
 from tests.driving import entries_of, types_of
 
 pytestmark = pytest.mark.anyio
@@ -212,6 +212,16 @@ async def test_a_claim_that_is_given_back_is_claimed_anew(tmp_path: Path) -> Non
         assert claim.call == again.call
 
 
+async def test_a_claim_that_somebody_else_has_given_back_meanwhile_is_claimed_anew(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s") as session, satay.Session.join(session.carrier()) as part:
+        claim = await part.claim("email.send", ADA, key="k")
+        early = await session.claim("email.send", ADA, key="k")
+        await claim.cancel()
+        late = await session.claim("email.send", ADA, key="k")
+
+    assert ("in_progress", "claimed") == (early.status, late.status)
+
+
 async def test_a_completed_claim_whose_result_cannot_be_recorded_counts_as_made(tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         claim = await session.claim("open", {}, key="k")
@@ -249,6 +259,77 @@ async def test_the_holder_of_an_external_claim_can_say_what_came_of_it_before_so
         assert "paid" == (await session.claim("pay", {"cents": 5}, key="k", effect="external")).result
         with pytest.raises(UsageError, match="waits for no decision"):
             await satay.decide("s", "rerun")
+
+
+@pytest.mark.parametrize("way", ["complete", "fail", "cancel"])
+async def test_what_the_holder_of_a_claim_says_is_recorded_also_where_he_is_cancelled(way: str, tmp_path: Path) -> None:
+    faults = Faults()
+    async with open_app(tmp_path, faults=faults) as app, satay.Session("s") as session:
+        claim = await session.claim("pay", {"cents": 5})
+        faults.stall_after(type=EntryType.STEP_RECORDED)
+        await session.step("one")
+        waiting = asyncio.ensure_future(session.step("two"))
+        await asyncio.sleep(0)
+        ways: dict[str, Callable[[], Awaitable[Any]]] = {
+            "complete": claim.complete,
+            "fail": lambda: claim.fail(LookupError()),
+            "cancel": claim.cancel,
+        }
+        ending = asyncio.ensure_future(ways[way]())
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.sleep(0)
+        faults.go_on()
+        await waiting
+        await asyncio.wait((ending,))
+        last = (await entries_of(app, "s"))[-1]
+        with pytest.raises(LookupError) if way == "fail" else nullcontext():
+            assert claim.call == (await session.claim("pay", {"cents": 5})).call
+
+        assert ending.cancelled()
+        assert {"complete": "TaskCompleted", "fail": "TaskFailed", "cancel": "CallCancelled"}[way] == last.type
+
+
+async def test_a_claim_without_a_key_that_has_to_be_decided_is_the_same_when_it_is_claimed_again(
+    tmp_path: Path,
+) -> None:
+    async def claim() -> satay.Claim:
+        return await satay.current_session().claim("pay", {"cents": 5}, effect="external")
+
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            await claim()
+            session.pause()
+        async with satay.Session("s"):
+            for _ in range(2):
+                with pytest.raises(NeedsDecisionError):
+                    await claim()
+            await satay.decide("s", "rerun")
+            again = await claim()
+
+    assert ("pay:0", "reclaimed") == (again.call, again.status)
+
+
+async def test_a_claim_without_a_key_that_was_given_back_is_found_again_under_its_number(tmp_path: Path) -> None:
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            await (await session.claim("pay", {"cents": 5})).cancel()
+            await (await session.claim("pay", {"cents": 5})).complete("paid")
+            session.pause()
+        async with satay.Session("s") as session:
+            assert "replayed" == (await session.claim("pay", {"cents": 5})).status
+
+
+async def test_a_claim_without_a_key_that_somebody_holds_is_asked_for_until_he_is_done(tmp_path: Path) -> None:
+    async with two_apps(tmp_path, ManualClock()) as (first, second), satay.Session("s") as session:
+        carrier = session.carrier()
+        async with joined(first, carrier) as holder, joined(second, carrier) as other:
+            held = await holder.claim("pay", {"cents": 5})
+            asked = [await other.claim("pay", {"cents": 5}) for _ in range(2)]
+            await held.complete("paid")
+            found = await other.claim("pay", {"cents": 5})
+
+    assert ["in_progress", "in_progress", "replayed"] == [claim.status for claim in (*asked, found)]
 
 
 async def test_a_claim_of_a_process_that_is_gone_is_taken_over_with_the_session(tmp_path: Path) -> None:
@@ -448,6 +529,29 @@ async def test_calls_of_a_participant_without_a_key_are_its_own_and_found_again(
 
         assert [carriers[0]["part"], "twice", carriers[1]["part"], "twice", "mine"] == made
         assert "work:0" == mine.call
+
+
+async def test_calls_of_a_participant_after_a_completion_are_new_ones(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    async def work(to: str) -> str:
+        made.append(to)
+        return to
+
+    async def take_part(session: satay.Session) -> str:
+        async with satay.Session.join(session.carrier()) as part:
+            return (await part.call("work", work, "ada")).status
+
+    async with open_app(tmp_path):
+        async with satay.Session("s") as session:
+            statuses = [await take_part(session)]
+        for _ in range(2):
+            async with satay.Session.resume("s") as session:
+                statuses.append(await take_part(session))
+                session.pause()
+
+    assert ["claimed", "claimed", "replayed"] == statuses
+    assert 2 == len(made)
 
 
 async def test_steps_and_calls_of_a_participant_are_read_by_whoever_has_the_session_open(tmp_path: Path) -> None:

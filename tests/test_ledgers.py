@@ -290,6 +290,63 @@ async def test_concurrent_calls_without_a_key_each_are_made_and_found_again(tmp_
 # --- what can be a tool -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("second", ["ada", "bob"])
+async def test_a_call_that_is_asked_for_while_a_step_is_being_recorded_keeps_its_number_to_itself(
+    second: str, tmp_path: Path
+) -> None:
+    faults = Faults().stall_after(type=EntryType.SESSION_STARTED)
+    async with open_app(tmp_path, faults=faults):
+        async with satay.Session("s") as session:
+            stepping = asyncio.ensure_future(session.step("plan"))
+            calling = asyncio.ensure_future(session.call("email.send", outbox.send, "ada"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            faults.go_on()
+            await stepping
+            live = [await calling, await session.call("email.send", outbox.send, second)]
+            session.pause()
+        async with satay.Session("s") as session:
+            again = [await session.call("email.send", outbox.send, to) for to in ("ada", second)]
+
+    assert ["email.send:0", "email.send:1"] == [receipt.call for receipt in live]
+    assert [("replayed", receipt.result) for receipt in live] == [(found.status, found.result) for found in again]
+    assert ["ada", second] == outbox.sent
+
+
+@pytest.mark.parametrize("effect", [None, "external"])
+async def test_a_call_without_a_key_that_was_given_up_is_the_same_call_when_it_is_made_again(
+    effect: Any, tmp_path: Path
+) -> None:
+    async def work(to: str) -> str:
+        outbox.note(to)
+        if len(outbox.sent) == 1:
+            await pause(math.inf)
+        return to
+
+    async with open_app(tmp_path, clock=ManualClock()):
+        async with satay.Session("s") as session:
+            calling = asyncio.ensure_future(session.call("work", work, "ada", effect=effect))
+            await outbox.has_begun.wait()
+            calling.cancel()
+            await asyncio.wait((calling,))
+            other = await session.call("work", work, "bob", effect=effect)
+            if effect == "external":
+                with pytest.raises(NeedsDecisionError, match="external call work:0"):
+                    await session.call("work", work, "ada", effect=effect)
+                await session.step("one")
+                with pytest.raises(NeedsDecisionError, match="external call work:0"):
+                    await session.call("work", work, "ada", effect=effect)
+                await satay.decide("s", "rerun")
+            again = await session.call("work", work, "ada", effect=effect)
+            session.pause()
+        if effect is None:
+            async with satay.Session("s") as session:
+                assert "replayed" == (await session.call("work", work, "ada")).status
+
+    assert ["work:1", "work:0"] == [other.call, again.call]
+    assert ["ada", "bob", "ada"] == outbox.sent
+
+
 async def test_any_callable_can_be_a_tool(tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         results = [
@@ -813,6 +870,23 @@ async def test_a_lost_external_call_waits_for_a_decision_in_the_same_block(tmp_p
         decided = await hang_outside()
 
         assert ("found out", ["begun"]) == (decided, outbox.sent)
+
+
+async def test_a_lost_external_call_keeps_no_other_call_of_the_tool_from_being_made(tmp_path: Path) -> None:
+    async def call(to: str) -> str:
+        return (await satay.current_session().call("email.send", outbox.send, to, effect="external")).call
+
+    async with open_app(tmp_path, clock=ManualClock()):
+        async with satay.Session("s") as session:
+            await session.claim("email.send", {"to": "ada"}, effect="external")
+            session.pause()
+        async with satay.Session("s"):
+            with pytest.raises(NeedsDecisionError):
+                await call("ada")
+            others = [await call("bob"), await call("cleo")]
+            await satay.decide("s", "rerun")
+
+            assert ["email.send:1", "email.send:2", "email.send:0"] == [*others, await call("ada")]
 
 
 @pytest.mark.parametrize(("decision", "sent"), [("rerun", 2), ("fail", 1), ("value", 1)])

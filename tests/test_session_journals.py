@@ -218,6 +218,19 @@ async def test_a_participant_stops_when_the_owner_has_left(status: RunStatus, ho
         await join_session(host, "s", owner.epoch)
 
 
+async def test_a_participant_that_has_read_that_the_session_was_left_writes_nothing_more(host: Scheduler) -> None:
+    owner = await created(host)
+    participant = await join_session(host, "s", owner.epoch)
+    await owner.write(lambda: [Draft(EntryType.SESSION_PAUSED, '"reason":"r"')], status=RunStatus.WAITING)
+    for use in (participant.refresh, lambda: participant.write(lambda: step(participant))):
+        with pytest.raises(SessionLostError, match="was left by whoever had it open: it is waiting"):
+            await use()
+    last = await host.journal.last("s")
+
+    assert last is not None
+    assert EntryType.SESSION_PAUSED == last.type
+
+
 async def test_a_lease_of_another_epoch_is_not_taken_part_in(host: Scheduler) -> None:
     owner = await created(host)
     with pytest.raises(SessionLostError):

@@ -897,8 +897,9 @@ async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_wa
             carrier = session.carrier()
             part = await satay.Session.join(carrier).__aenter__()
             session.pause()
-        with pytest.raises(SessionLostError, match="was left"):
-            await part.step("late")
+        for _ in range(2):
+            with pytest.raises(SessionLostError, match="was left"):
+                await part.step("late")
         await part.__aexit__(None, None, None)
         with pytest.raises(SessionLostError, match="was left"):
             await satay.Session.join(carrier).__aenter__()
