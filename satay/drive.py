@@ -503,6 +503,7 @@ class Drive(Revival):
         consequences, self._in_flight = self._in_flight, None
         if commit.error is not None:
             return self.stop(commit.error)
+        self.before = None  # The row is not as it was before any more.
         if self.is_suspended:
             return
         assert consequences is not None
@@ -569,6 +570,8 @@ class Drive(Revival):
     def stop(self, error: BaseException) -> None:
         """Give the run up because of an error; it stays as the journal has it."""
         if not self.is_suspended:
+            if self._in_flight is not None:
+                self.before = None  # What is on its way says how the row is to be.
             self.suspend()
             if self.rehearsal is None:
                 self._host.drive_stopped(self, of_run(error, self.run_id))

@@ -317,6 +317,48 @@ def test_a_sweep_that_fails_is_made_again(tmp_path: Path) -> None:
     assert {"completed": 1} == statuses(tmp_path)
 
 
+@satay.task(name="takeovers.works")
+async def works() -> str:
+    for act in on_work:
+        await act()
+    return "worked"
+
+
+@satay.workflow(name="takeovers.goes_on")
+async def goes_on() -> str:
+    await satay.wait_for_event("go", timeout=7 * 86_400)
+    return await works()
+
+
+on_work: list[Callable[[], Awaitable[None]]] = []
+"""What the task does."""
+
+
+def test_a_run_that_went_on_before_it_stopped_is_not_given_back_as_it_was_before(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def break_writing() -> None:
+        observed.journal.failing.add("append")
+
+    async def run() -> list[tuple[Any, ...]]:
+        clock = ManualClock()
+        on_work.append(break_writing)
+        async with open_app(tmp_path, clock=clock, faults=observed, max_resident=0) as app:
+            handle = await app.start(goes_on, run_id="r")
+            await settle(app)
+            await app.send_event("go")
+            with pytest.raises(JournalBusyError):
+                await handle.result()
+            there = rows(tmp_path, ROWS)
+        on_work.clear()
+        async with open_app(tmp_path, clock=clock, recover=True, poll_seconds=0.01):
+            while {"completed": 1} != statuses(tmp_path):  # noqa: ASYNC110  # The row tells nobody.
+                await asyncio.sleep(0.01)
+        return there
+
+    assert [("r", "running", None)] == in_loop(run())
+
+
 @satay.workflow(name="takeovers.long_turn")
 async def long_turn() -> None:
     for _ in range(40 * CALLBACKS_PER_SLICE):
