@@ -1,7 +1,8 @@
 """Child runs, from their parents' side: started, attached to after a crash, heard of when they end, and stopped."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from satay.archive import Archive
@@ -9,7 +10,7 @@ from satay.calls import Arrival, ChildCall
 from satay.definitions import Workflow
 from satay.drive import Drive
 from satay.effects import ForkTerms, ToolPolicy
-from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledError
+from satay.errors import RunConflictError, RunExistsError, SatayError, WorkflowCancelledError
 from satay.failures import encode_failure
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
 from satay.model import EntryType, RunRecord, RunStatus
@@ -64,8 +65,23 @@ class Children:
         self._host = host
         self._sharers: dict[str, set[str]] = {}
 
-    async def start(self, drive: Drive, call: ChildCall) -> None:
+    def start(self, drive: Drive, call: ChildCall) -> None:
         """Create the child of a call, or attach to the one that a drive before this one created, or that is shared."""
+        drive.pins += 1
+        self._host.spawn(self._work_for(drive, call, partial(self._start, drive, call)))
+
+    async def _work_for(self, drive: Drive, call: ChildCall, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something for a call. An error stops its run, because nothing else would tell of the child any more."""
+        try:
+            await work()
+        except SatayError as error:
+            if drive.calls.get(call.seq) is not call:
+                raise
+            self._host.step(drive.stop, error)
+        finally:
+            self._host.step(self._host.unpin, drive)
+
+    async def _start(self, drive: Drive, call: ChildCall) -> None:
         child_id = call.run_id
         if call.inherited is not None and call.inherited.is_shared:
             await self._share(drive, call)
@@ -141,13 +157,7 @@ class Children:
     def hear(self, drive: Drive, call: ChildCall, message_id: int) -> None:
         """A message says that the child that answers a call has ended."""
         drive.pins += 1
-        self._host.spawn(self._hear(drive, call, call.run_id, message_id))
-
-    async def _hear(self, drive: Drive, call: ChildCall, child_id: str, message_id: int) -> None:
-        try:
-            await self._deliver(drive, call, child_id, message_id)
-        finally:
-            self._host.step(self._host.unpin, drive)
+        self._host.spawn(self._work_for(drive, call, partial(self._deliver, drive, call, call.run_id, message_id)))
 
     async def _attach(self, drive: Drive, call: ChildCall) -> None:
         child_id = call.run_id  # A message may move the call on to another run meanwhile.

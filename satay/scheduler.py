@@ -413,7 +413,7 @@ class Scheduler:
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:
         if not self.is_closing:
-            self.spawn(self.children.start(drive, call))
+            self.children.start(drive, call)
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
         self.spawn(self.children.stop(drive.run_id, call.run_id))
