@@ -85,6 +85,7 @@ class Children:
         child_id = call.run_id
         if call.inherited is not None and call.inherited.is_shared:
             await self._share(drive, call)
+            self._host.step(drive.child_is_there, call, child_id)
             return
         try:
             await self._create(drive, call)
@@ -92,6 +93,7 @@ class Children:
             await self._attach(drive, call)
         if drive.calls.get(call.seq) is not call and not drive.is_suspended:
             await self.stop(drive.run_id, child_id)
+        self._host.step(drive.child_is_there, call, child_id)
 
     async def _create(self, drive: Drive, call: ChildCall) -> None:
         inherited = call.inherited

@@ -294,8 +294,16 @@ class Drive(Revival):
             self._answer_with(call, run_id)
             self._recorder.close_wait(call.seq)
             self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
-            self._starts.append(call)
+            self._start(call)
         self._commit()
+
+    @stops_on_error
+    def child_is_there(self, call: ChildCall, run_id: str) -> None:
+        """The child of a call was created, or found. Until then a run is not one that only waits: it has to act."""
+        if call.run_id == run_id:  # Else it is yet to be known that the run which goes on in its place is there.
+            self._rest(call)
+        if not (self._is_stepping or self.is_suspended):
+            self._commit(is_urgent=False)
 
     def _pump(self) -> None:
         """Give the body every outcome that has arrived, a turn each."""

@@ -359,6 +359,39 @@ def test_a_run_that_went_on_before_it_stopped_is_not_given_back_as_it_was_before
     assert [("r", "running", None)] == in_loop(run())
 
 
+@satay.workflow(name="takeovers.has_child")
+async def has_child() -> str:
+    return await satay.start_child(nap).result()
+
+
+def test_a_run_that_died_before_its_child_was_there_is_found(tmp_path: Path) -> None:
+    async def run() -> list[tuple[Any, ...]]:
+        faults = Faults().crash_after(type="ChildWorkflowScheduled")
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(has_child, run_id="r")
+            await faults.crashed
+        there = rows(tmp_path, ROWS)
+        async with open_app(tmp_path, recover=True, poll_seconds=0.01):
+            while {"completed": 2} != statuses(tmp_path):  # noqa: ASYNC110  # The row tells nobody.
+                await asyncio.sleep(0.01)
+        return there
+
+    assert [("r", "running", None)] == in_loop(run())
+
+
+def test_a_run_whose_child_is_there_only_waits(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path, clock=ManualClock(), max_resident=0) as app:
+            await app.start(has_child, run_id="r")
+            await settle(app)
+            assert {"waiting": 2} == statuses(tmp_path)
+            await app.clock.advance(60)
+
+    in_loop(run())
+
+    assert {"completed": 2} == statuses(tmp_path)
+
+
 @satay.workflow(name="takeovers.long_turn")
 async def long_turn() -> None:
     for _ in range(40 * CALLBACKS_PER_SLICE):
