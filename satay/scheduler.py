@@ -560,6 +560,9 @@ class Scheduler:
         messages: Sequence[Message] = ()
         try:
             messages = await self.journal.messages(drive.run_id)
+        except JournalError as error:
+            log().warning("messages.not_read", run_id=drive.run_id, error=str(error))
+            self._lookout.look_again()
         finally:
             self.step(self._looked, drive, messages)
 

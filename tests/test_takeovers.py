@@ -392,6 +392,48 @@ def test_a_run_whose_child_is_there_only_waits(tmp_path: Path) -> None:
     assert {"completed": 2} == statuses(tmp_path)
 
 
+def test_an_event_that_the_run_which_waited_first_leaves_goes_to_the_next(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def run() -> int:
+        async with (
+            open_app(tmp_path, clock=ManualClock(), poll_seconds=1e6) as slow,
+            open_app(tmp_path, clock=ManualClock(), faults=observed, poll_seconds=0.001) as app,
+        ):
+            await slow.start(waits, run_id="first")
+            await settle(slow)
+            second = await app.start(waits, run_id="second")
+            await settle(app)
+            await app.cancel("first")
+            await app.send_event("go", 7)
+            seen = observed.journal.asked["deliverable"]
+            while observed.journal.asked["deliverable"] < seen + 2:  # noqa: ASYNC110  # Nothing tells of a look.
+                await asyncio.sleep(0.001)
+            await slow.cancel("first")
+            return int(await second.result())
+
+    assert 7 == in_loop(run())
+    assert {"cancelled": 1, "completed": 1} == statuses(tmp_path)
+
+
+def test_an_event_that_could_not_be_looked_for_is_looked_for_again(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def run() -> int:
+        async with open_app(tmp_path, clock=ManualClock(), faults=observed, poll_seconds=0.001) as app:
+            handle = await app.start(waits, run_id="r")
+            await settle(app)
+            observed.journal.failing.add("messages")
+            await app.send_event("go", 7)
+            seen = observed.journal.asked["deliverable"]
+            while observed.journal.asked["deliverable"] < seen + 2:  # noqa: ASYNC110  # Nothing tells of a look.
+                await asyncio.sleep(0.001)
+            observed.journal.failing.clear()
+            return int(await handle.result())
+
+    assert 7 == in_loop(run())
+
+
 @satay.workflow(name="takeovers.long_turn")
 async def long_turn() -> None:
     for _ in range(40 * CALLBACKS_PER_SLICE):
