@@ -236,8 +236,10 @@ class Scheduler:
     async def _stop_lost(self) -> None:
         """Stop drives whose runs others took over while the lease had lapsed.
 
-        One that only waits writes nothing, and would never notice by itself.
+        One that only waits writes nothing, and would never notice by itself. Neither would those who wait for a run
+        that is in no memory.
         """
+        self.waiters.tell_all()
         for drive in list(self._drives.values()):
             record = await self.journal.record(drive.run_id)
             if record is not None and record.epoch != drive.lease.epoch:

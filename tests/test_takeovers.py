@@ -434,6 +434,31 @@ def test_an_event_that_could_not_be_looked_for_is_looked_for_again(tmp_path: Pat
     assert 7 == in_loop(run())
 
 
+def test_who_waits_for_a_run_in_no_memory_hears_of_its_end_where_another_process_took_it(tmp_path: Path) -> None:
+    faults = Faults().stall_after(type="EventWaitStarted")
+
+    async def run() -> tuple[int, int]:
+        clock = ManualClock()
+        async with (
+            open_app(
+                tmp_path, clock=clock, faults=faults, max_resident=0, lease_seconds=0.3, poll_seconds=1e6
+            ) as stopped,
+            open_app(tmp_path, clock=clock) as other,
+        ):
+            waiting = asyncio.create_task(stopped.start(waits, run_id="r").result())
+            await faults.stalled
+            scheduler = await stopped.scheduler()
+            while scheduler.drive_of("r") is not None:  # noqa: ASYNC110  # Nothing tells when it leaves memory.
+                await asyncio.sleep(0.001)
+            clock.jump_to(clock.now() + MINUTE)
+            await other.send_event("go", 7, run_id="r")
+            result = int(await other.resume("r").result())
+            faults.go_on()
+            return result, int(await waiting)
+
+    assert (7, 7) == in_loop(run())
+
+
 @satay.workflow(name="takeovers.long_turn")
 async def long_turn() -> None:
     for _ in range(40 * CALLBACKS_PER_SLICE):
