@@ -159,24 +159,36 @@ class Children:
     def hear(self, drive: Drive, call: ChildCall, message_id: int) -> None:
         """A message says that the child that answers a call has ended."""
         drive.pins += 1
-        self._host.spawn(self._work_for(drive, call, partial(self._deliver, drive, call, call.run_id, message_id)))
+        self._host.spawn(self._work_for(drive, call, partial(self._hear, drive, call, call.run_id, message_id)))
+
+    async def _hear(self, drive: Drive, call: ChildCall, child_id: str, message_id: int) -> None:
+        is_shared = call.inherited is not None and call.inherited.is_shared
+        if call.is_active and not is_shared:  # The message was first: it is not known yet whose run that is.
+            record = await self._host.archive.record(child_id)
+            if record.parent_id != drive.run_id:
+                self._refuse(drive, call, child_id, message_id)
+                return
+        await self._deliver(drive, call, child_id, message_id)
 
     async def _attach(self, drive: Drive, call: ChildCall) -> None:
         child_id = call.run_id  # A message may move the call on to another run meanwhile.
         record = await self._host.archive.record(child_id)
         if record.parent_id != drive.run_id:
-            error = RunConflictError(
-                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {child_id!r}, which is another "
-                "run already; give the call a key",
-                run_id=child_id,
-            )
-            facts = f'"call":{call.seq}'
-            arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error))
-            self._host.step(drive.arrive, arrival)
+            self._refuse(drive, call, child_id, None)
         elif record.status.is_terminal:
             await self._deliver(drive, call, child_id, None)
         else:
             await self._host.take_over(child_id)
+
+    def _refuse(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
+        error = RunConflictError(
+            f"child workflow {call.name!r} of run {drive.run_id!r} would be run {child_id!r}, which is another "
+            "run already; give the call a key",
+            run_id=child_id,
+        )
+        facts = f'"call":{call.seq}'
+        arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error), taken=taken)
+        self._host.step(drive.arrive, arrival)
 
     async def _deliver(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
         """Hand the end of a child to its parent, or follow to the run that goes on in its place.

@@ -334,6 +334,31 @@ def test_a_parent_is_not_dropped_while_its_child_is_being_created() -> None:
 # --- heard of ---------------------------------------------------------------------------------------------------------
 
 
+def test_the_end_of_a_run_of_another_parent_is_no_end_of_the_child_also_where_a_message_is_first() -> None:
+    async def test(nursery: Nursery) -> None:
+        nursery.records.end(CHILD, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, '"result":"theirs"')
+        nursery.records.rows[CHILD] = nursery.records.rows[CHILD]._replace(parent_id=None)
+        creating = asyncio.Event()
+
+        async def create(*args: Any, **kwargs: Any) -> None:
+            await creating.wait()
+            raise RunExistsError("there is one", run_id=CHILD)
+
+        nursery.create = create  # type: ignore[method-assign]  # It is this test's own host.
+        drive = await nursery.drive_parent()
+        nursery.children.hear(drive, only_call(drive), 11)
+        await passes()
+        creating.set()
+        await nursery.settle()
+
+        (failed,) = [entry for entry in nursery.records.entries if entry.type == EntryType.CHILD_WORKFLOW_FAILED]
+        failure = parse_failure(value_text(failed) or "")
+        assert f"would be run '{CHILD}', which is another run already; give the call a key" in failure.message
+        assert [11] == nursery.records.taken
+
+    in_nursery(test)
+
+
 def test_a_parent_that_cannot_read_how_its_child_ended_stops() -> None:
     async def test(nursery: Nursery) -> None:
         drive = await nursery.drive_parent()
