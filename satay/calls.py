@@ -104,10 +104,11 @@ class EventCall(Call):
 class ChildCall(Call):
     """A child run. `run_id` is the run that answers the call; `issued_text` and `refusal` are as for a task.
 
-    `inherited` says what a fork makes of a child that was started before its cut.
+    `is_active` until the child is known to be there. `inherited` says what a fork makes of a child that was started
+    before its cut.
     """
 
-    __slots__ = ("inherited", "input_text", "issued_text", "refusal", "run_id", "workflow")
+    __slots__ = ("inherited", "input_text", "is_active", "issued_text", "refusal", "run_id", "workflow")
 
     kind = CallKind.CHILD
 
@@ -115,6 +116,7 @@ class ChildCall(Call):
         super().__init__(workflow.name, occurrence)
         self.workflow = workflow
         self.run_id = run_id
+        self.is_active = False
         self.input_text: str | None = None
         self.issued_text: str | None = None
         self.refusal: str | None = None

@@ -1,7 +1,8 @@
 """Child runs, from their parents' side: started, attached to after a crash, heard of when they end, and stopped."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from satay.archive import Archive
@@ -9,7 +10,7 @@ from satay.calls import Arrival, ChildCall
 from satay.definitions import Workflow
 from satay.drive import Drive
 from satay.effects import ForkTerms, ToolPolicy
-from satay.errors import RunConflictError, RunExistsError, WorkflowCancelledError
+from satay.errors import RunConflictError, RunExistsError, SatayError, WorkflowCancelledError
 from satay.failures import encode_failure
 from satay.journal import CANCEL_REQUESTED, PARENT_ASKS, Journal
 from satay.model import EntryType, RunRecord, RunStatus
@@ -64,11 +65,27 @@ class Children:
         self._host = host
         self._sharers: dict[str, set[str]] = {}
 
-    async def start(self, drive: Drive, call: ChildCall) -> None:
+    def start(self, drive: Drive, call: ChildCall) -> None:
         """Create the child of a call, or attach to the one that a drive before this one created, or that is shared."""
+        drive.pins += 1
+        self._host.spawn(self._work_for(drive, call, partial(self._start, drive, call)))
+
+    async def _work_for(self, drive: Drive, call: ChildCall, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something for a call. An error stops its run, because nothing else would tell of the child any more."""
+        try:
+            await work()
+        except SatayError as error:
+            if drive.calls.get(call.seq) is not call:
+                raise
+            self._host.step(drive.stop, error)
+        finally:
+            self._host.step(self._host.unpin, drive)
+
+    async def _start(self, drive: Drive, call: ChildCall) -> None:
         child_id = call.run_id
         if call.inherited is not None and call.inherited.is_shared:
             await self._share(drive, call)
+            self._host.step(drive.child_is_there, call, child_id)
             return
         try:
             await self._create(drive, call)
@@ -76,6 +93,7 @@ class Children:
             await self._attach(drive, call)
         if drive.calls.get(call.seq) is not call and not drive.is_suspended:
             await self.stop(drive.run_id, child_id)
+        self._host.step(drive.child_is_there, call, child_id)
 
     async def _create(self, drive: Drive, call: ChildCall) -> None:
         inherited = call.inherited
@@ -141,30 +159,36 @@ class Children:
     def hear(self, drive: Drive, call: ChildCall, message_id: int) -> None:
         """A message says that the child that answers a call has ended."""
         drive.pins += 1
-        self._host.spawn(self._hear(drive, call, call.run_id, message_id))
+        self._host.spawn(self._work_for(drive, call, partial(self._hear, drive, call, call.run_id, message_id)))
 
     async def _hear(self, drive: Drive, call: ChildCall, child_id: str, message_id: int) -> None:
-        try:
-            await self._deliver(drive, call, child_id, message_id)
-        finally:
-            self._host.step(self._host.unpin, drive)
+        is_shared = call.inherited is not None and call.inherited.is_shared
+        if call.is_active and not is_shared:  # The message was first: it is not known yet whose run that is.
+            record = await self._host.archive.record(child_id)
+            if record.parent_id != drive.run_id:
+                self._refuse(drive, call, child_id, message_id)
+                return
+        await self._deliver(drive, call, child_id, message_id)
 
     async def _attach(self, drive: Drive, call: ChildCall) -> None:
         child_id = call.run_id  # A message may move the call on to another run meanwhile.
         record = await self._host.archive.record(child_id)
         if record.parent_id != drive.run_id:
-            error = RunConflictError(
-                f"child workflow {call.name!r} of run {drive.run_id!r} would be run {child_id!r}, which is another "
-                "run already; give the call a key",
-                run_id=child_id,
-            )
-            facts = f'"call":{call.seq}'
-            arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error))
-            self._host.step(drive.arrive, arrival)
+            self._refuse(drive, call, child_id, None)
         elif record.status.is_terminal:
             await self._deliver(drive, call, child_id, None)
         else:
             await self._host.take_over(child_id)
+
+    def _refuse(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
+        error = RunConflictError(
+            f"child workflow {call.name!r} of run {drive.run_id!r} would be run {child_id!r}, which is another "
+            "run already; give the call a key",
+            run_id=child_id,
+        )
+        facts = f'"call":{call.seq}'
+        arrival = Arrival(EntryType.CHILD_WORKFLOW_FAILED, call, facts, encode_failure(error), taken=taken)
+        self._host.step(drive.arrive, arrival)
 
     async def _deliver(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
         """Hand the end of a child to its parent, or follow to the run that goes on in its place.

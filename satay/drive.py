@@ -294,8 +294,16 @@ class Drive(Revival):
             self._answer_with(call, run_id)
             self._recorder.close_wait(call.seq)
             self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, run_id))
-            self._starts.append(call)
+            self._start(call)
         self._commit()
+
+    @stops_on_error
+    def child_is_there(self, call: ChildCall, run_id: str) -> None:
+        """The child of a call was created, or found. Until then a run is not one that only waits: it has to act."""
+        if call.run_id == run_id:  # Else it is yet to be known that the run which goes on in its place is there.
+            self._rest(call)
+        if not (self._is_stepping or self.is_suspended):
+            self._commit(is_urgent=False)
 
     def _pump(self) -> None:
         """Give the body every outcome that has arrived, a turn each."""
@@ -503,6 +511,7 @@ class Drive(Revival):
         consequences, self._in_flight = self._in_flight, None
         if commit.error is not None:
             return self.stop(commit.error)
+        self.before = None  # The row is not as it was before any more.
         if self.is_suspended:
             return
         assert consequences is not None
@@ -569,6 +578,8 @@ class Drive(Revival):
     def stop(self, error: BaseException) -> None:
         """Give the run up because of an error; it stays as the journal has it."""
         if not self.is_suspended:
+            if self._in_flight is not None:
+                self.before = None  # What is on its way says how the row is to be.
             self.suspend()
             if self.rehearsal is None:
                 self._host.drive_stopped(self, of_run(error, self.run_id))

@@ -26,6 +26,9 @@ RUNS_PER_LOOK: Final = 64
 RECEIVERS_PER_LOOK: Final = 500
 """To how many runs messages of other processes are delivered by one look at the journal."""
 
+LOOKS_PER_REVIEW: Final = 120
+"""After so many looks for new messages some that were seen are looked at again: by now they may be for another run."""
+
 
 class LookoutHost(Protocol):
     """What a lookout needs of the scheduler."""
@@ -51,6 +54,9 @@ class Lookout:
         self._recovers = recovers
         self._poll_seconds = poll_seconds
         self._seen_message = 0
+        self._reviewed_message = 0
+        self._looks = 0
+        self._is_to_look_again = False
         self._living: set[str] = set()
 
     async def open(self) -> None:
@@ -84,7 +90,7 @@ class Lookout:
             elif owner.expires_at >= now:
                 living.add(owner.id)
         if not self._living <= living:
-            self._seen_message = 0  # Messages that were left to an owner which lives no more are looked for again.
+            self.look_again()  # Messages may have been left to an owner which lives no more.
         self._living = living
         await _go_through(partial(host.journal.abandoned, now, RUNS_PER_LOOK), self.take_over_all)
         await self._plan_next_sweep(None)
@@ -128,11 +134,25 @@ class Lookout:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
+    def look_again(self) -> None:
+        """Look at all messages once more, also those that were seen: one of them could not be delivered."""
+        self._is_to_look_again = True
+
     async def _find_messages(self) -> None:
-        highest, receivers = await self._host.journal.deliverable(self._seen_message, RECEIVERS_PER_LOOK)
-        self._seen_message = highest
+        if self._is_to_look_again:
+            self._is_to_look_again, self._seen_message = False, 0
+        self._seen_message = await self._wake_receivers(self._seen_message)
+        self._looks += 1
+        if self._looks % LOOKS_PER_REVIEW == 0:
+            # A message to nobody in particular was for the run that waited first, which may wait no more.
+            through = await self._wake_receivers(self._reviewed_message)
+            self._reviewed_message = through if through < self._seen_message else 0
+
+    async def _wake_receivers(self, after: int) -> int:
+        through, receivers = await self._host.journal.deliverable(after, RECEIVERS_PER_LOOK)
         for record in receivers:
             self.wake_for_message(record)
+        return through
 
     def wake_for_message(self, record: RunRecord) -> None:
         """A message to a run was posted; look for it where this process drives the run, or is to drive it."""
@@ -156,7 +176,7 @@ class Lookout:
             await asyncio.wait(answers)
         for error in (answer.exception() for answer in answers):
             if isinstance(error, JournalError):
-                self._seen_message = 0  # A message may have been the reason, and is looked for again.
+                self.look_again()  # A message may have been the reason.
             if isinstance(error, SatayError):
                 log().warning("run.not_taken_over", error=str(error))
 

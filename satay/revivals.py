@@ -330,7 +330,7 @@ class Revival(Schedule):
             elif call.input_text is None:
                 self._fail_refused(call, EntryType.CHILD_WORKFLOW_FAILED)
             else:
-                self._starts.append(call)
+                self._start(call)
         else:
             self._watch(call)
             self._wants_messages |= self.has_messages and isinstance(call, EventCall)

@@ -62,8 +62,8 @@ MAX_PENDING_ENTRIES: Final = 2_000
 class Schedule(ABC):
     """What a body has asked for. `calls` are outstanding, by the seq of the entry that records them.
 
-    `active` counts calls of tasks of which an attempt runs or is about to, `undecided` those that wait for a decision,
-    `open_waits` the waits for events.
+    `active` counts calls of tasks of which an attempt runs or is about to, and children that are yet to be there;
+    `undecided` the calls that wait for a decision, `open_waits` the waits for events.
     """
 
     __slots__ = (
@@ -378,7 +378,7 @@ class Schedule(ABC):
             return call
         self._recorder.open_wait(Wait(call.seq, CHILD_ENDED, call.run_id))
         self._answer_with(call, call.run_id)
-        self._starts.append(call)
+        self._start(call)
         return call
 
     def _note_arguments(
@@ -465,8 +465,10 @@ class Schedule(ABC):
             self._rest(call)
         elif isinstance(call, EventCall):
             self.open_waits -= 1
-        elif isinstance(call, ChildCall) and self._child_calls is not None:
-            self._child_calls.pop(call.run_id, None)
+        elif isinstance(call, ChildCall):
+            self._rest(call)
+            if self._child_calls is not None:
+                self._child_calls.pop(call.run_id, None)
 
     def _head(self, name_fact: str, key: str | None) -> tuple[int | str, str]:
         """The occurrence of a call among its equals, and the beginning of the payload that records it."""
@@ -556,16 +558,17 @@ class Schedule(ABC):
         """The calls of which an attempt runs or is about to."""
         return [call for call in self.calls.values() if isinstance(call, TaskCall) and call.is_active]
 
-    def _start(self, call: TaskCall) -> None:
-        call.is_active = True
-        self.active += 1
+    def _start(self, call: TaskCall | ChildCall) -> None:
+        if not call.is_active:
+            call.is_active = True
+            self.active += 1
         self._starts.append(call)
 
-    def _rest(self, call: TaskCall) -> None:
+    def _rest(self, call: TaskCall | ChildCall) -> None:
         if call.is_active:
             call.is_active = False
             self.active -= 1
-        if call.needs_decision:
+        if isinstance(call, TaskCall) and call.needs_decision:
             call.needs_decision = False
             self.undecided -= 1
 

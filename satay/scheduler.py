@@ -236,8 +236,10 @@ class Scheduler:
     async def _stop_lost(self) -> None:
         """Stop drives whose runs others took over while the lease had lapsed.
 
-        One that only waits writes nothing, and would never notice by itself.
+        One that only waits writes nothing, and would never notice by itself. Neither would those who wait for a run
+        that is in no memory.
         """
+        self.waiters.tell_all()
         for drive in list(self._drives.values()):
             record = await self.journal.record(drive.run_id)
             if record is not None and record.epoch != drive.lease.epoch:
@@ -413,7 +415,7 @@ class Scheduler:
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:
         if not self.is_closing:
-            self.spawn(self.children.start(drive, call))
+            self.children.start(drive, call)
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
         self.spawn(self.children.stop(drive.run_id, call.run_id))
@@ -560,6 +562,9 @@ class Scheduler:
         messages: Sequence[Message] = ()
         try:
             messages = await self.journal.messages(drive.run_id)
+        except JournalError as error:
+            log().warning("messages.not_read", run_id=drive.run_id, error=str(error))
+            self._lookout.look_again()
         finally:
             self.step(self._looked, drive, messages)
 

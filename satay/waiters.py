@@ -91,8 +91,12 @@ class Waiters:
         if failure is not None:
             raise failure
 
+    def tell_all(self) -> None:
+        """Any of the runs may be in other hands by now."""
+        for run_id in list(self._endings):
+            self.tell(run_id)
+
     def close(self) -> None:
         """Nothing more will come."""
         self._is_closed = True
-        for run_id in list(self._endings):
-            self.tell(run_id)
+        self.tell_all()

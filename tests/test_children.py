@@ -14,7 +14,7 @@ from satay.children import Children
 from satay.clock import Chance, Clock
 from satay.drive import Drive
 from satay.effects import ForkTerms
-from satay.errors import RunExistsError
+from satay.errors import JournalBusyError, RunExistsError
 from satay.failures import encode_failure, parse_failure
 from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, GENESIS, PARENT_ASKS, Append, Blob, Commit, Journal, Lease, NewRun
@@ -53,6 +53,7 @@ class Records:
         self.gate = asyncio.Event()
         self.gate.set()
         self.go_on_when_asked = False
+        self.is_broken = False
 
     def add(self, run_id: str, last: Entry | None = None, status: RunStatus = RunStatus.RUNNING, **row: Any) -> None:
         made = RunRecord(1, run_id, "story", status, 0, 0, None, None, 1, "r", None, None, None, "v")
@@ -70,6 +71,8 @@ class Records:
 
     async def last(self, run_id: str) -> Entry | None:
         await self.gate.wait()
+        if self.is_broken:
+            raise JournalBusyError("the journal stayed locked")
         return self.lasts.get(run_id)
 
     def append(self, append: Append) -> Commit:
@@ -113,6 +116,8 @@ class Nursery:
         parent_id: str | None = None,
         terms: ForkTerms | None = None,
     ) -> None:
+        if self.records.is_broken:
+            raise JournalBusyError("the journal stayed locked")
         if run_id in self.records.rows:
             raise RunExistsError("there is one", run_id=run_id)
         self.records.add(run_id, parent_id=parent_id)
@@ -145,7 +150,7 @@ class Nursery:
     # --- what the drive of the parent asks for
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:
-        self.spawn(self.children.start(drive, call))
+        self.children.start(drive, call)
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
         self.spawn(self.children.stop(drive.run_id, call.run_id))
@@ -296,7 +301,75 @@ def test_a_run_of_another_parent_under_the_childs_id_is_a_conflict_that_names_it
     in_nursery(test)
 
 
+def test_a_parent_whose_child_cannot_be_created_stops() -> None:
+    async def test(nursery: Nursery) -> None:
+        nursery.records.is_broken = True
+        drive = await nursery.drive_parent()
+        await nursery.settle()
+
+        assert ["the journal stayed locked"] == [str(error) for error in nursery.stopped]
+        assert 0 == drive.pins
+
+    in_nursery(test)
+
+
+def test_a_parent_is_not_dropped_while_its_child_is_being_created() -> None:
+    async def test(nursery: Nursery) -> None:
+        nursery.records.add(CHILD)
+        creating = asyncio.Event()
+
+        async def take_over(run_id: str) -> None:
+            await creating.wait()
+
+        nursery.take_over = take_over  # type: ignore[method-assign]  # It is this test's own host.
+        drive = await nursery.drive_parent()
+        assert not drive.is_quiet
+        creating.set()
+        await nursery.settle()
+        assert drive.is_quiet
+
+    in_nursery(test)
+
+
 # --- heard of ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_run_of_another_parent_is_no_end_of_the_child_also_where_a_message_is_first() -> None:
+    async def test(nursery: Nursery) -> None:
+        nursery.records.end(CHILD, EntryType.WORKFLOW_COMPLETED, RunStatus.COMPLETED, '"result":"theirs"')
+        nursery.records.rows[CHILD] = nursery.records.rows[CHILD]._replace(parent_id=None)
+        creating = asyncio.Event()
+
+        async def create(*args: Any, **kwargs: Any) -> None:
+            await creating.wait()
+            raise RunExistsError("there is one", run_id=CHILD)
+
+        nursery.create = create  # type: ignore[method-assign]  # It is this test's own host.
+        drive = await nursery.drive_parent()
+        nursery.children.hear(drive, only_call(drive), 11)
+        await passes()
+        creating.set()
+        await nursery.settle()
+
+        (failed,) = [entry for entry in nursery.records.entries if entry.type == EntryType.CHILD_WORKFLOW_FAILED]
+        failure = parse_failure(value_text(failed) or "")
+        assert f"would be run '{CHILD}', which is another run already; give the call a key" in failure.message
+        assert [11] == nursery.records.taken
+
+    in_nursery(test)
+
+
+def test_a_parent_that_cannot_read_how_its_child_ended_stops() -> None:
+    async def test(nursery: Nursery) -> None:
+        drive = await nursery.drive_parent()
+        nursery.records.is_broken = True
+        nursery.children.hear(drive, only_call(drive), 11)
+        await nursery.settle()
+
+        assert ["the journal stayed locked"] == [str(error) for error in nursery.stopped]
+        assert 0 == drive.pins
+
+    in_nursery(test)
 
 
 def test_the_end_of_a_child_that_a_message_tells_of_is_delivered_and_the_message_taken() -> None:

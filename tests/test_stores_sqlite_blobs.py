@@ -4,6 +4,7 @@ import hashlib
 import random
 import threading
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,19 @@ def test_without_a_second_thread_one_compresses_alone(monkeypatch: pytest.Monkey
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    assert b"ab" * 200_000 == zlib.decompress(compress(b"ab" * 200_000))
+
+
+def test_a_second_thread_that_has_no_memory_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = zlib.compressobj
+
+    def refuse_other_threads(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError("Can't allocate memory for compression object")
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(zlib, "compressobj", refuse_other_threads)
 
     assert b"ab" * 200_000 == zlib.decompress(compress(b"ab" * 200_000))
 

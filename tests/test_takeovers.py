@@ -317,6 +317,148 @@ def test_a_sweep_that_fails_is_made_again(tmp_path: Path) -> None:
     assert {"completed": 1} == statuses(tmp_path)
 
 
+@satay.task(name="takeovers.works")
+async def works() -> str:
+    for act in on_work:
+        await act()
+    return "worked"
+
+
+@satay.workflow(name="takeovers.goes_on")
+async def goes_on() -> str:
+    await satay.wait_for_event("go", timeout=7 * 86_400)
+    return await works()
+
+
+on_work: list[Callable[[], Awaitable[None]]] = []
+"""What the task does."""
+
+
+def test_a_run_that_went_on_before_it_stopped_is_not_given_back_as_it_was_before(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def break_writing() -> None:
+        observed.journal.failing.add("append")
+
+    async def run() -> list[tuple[Any, ...]]:
+        clock = ManualClock()
+        on_work.append(break_writing)
+        async with open_app(tmp_path, clock=clock, faults=observed, max_resident=0) as app:
+            handle = await app.start(goes_on, run_id="r")
+            await settle(app)
+            await app.send_event("go")
+            with pytest.raises(JournalBusyError):
+                await handle.result()
+            there = rows(tmp_path, ROWS)
+        on_work.clear()
+        async with open_app(tmp_path, clock=clock, recover=True, poll_seconds=0.01):
+            while {"completed": 1} != statuses(tmp_path):  # noqa: ASYNC110  # The row tells nobody.
+                await asyncio.sleep(0.01)
+        return there
+
+    assert [("r", "running", None)] == in_loop(run())
+
+
+@satay.workflow(name="takeovers.has_child")
+async def has_child() -> str:
+    return await satay.start_child(nap).result()
+
+
+def test_a_run_that_died_before_its_child_was_there_is_found(tmp_path: Path) -> None:
+    async def run() -> list[tuple[Any, ...]]:
+        faults = Faults().crash_after(type="ChildWorkflowScheduled")
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(has_child, run_id="r")
+            await faults.crashed
+        there = rows(tmp_path, ROWS)
+        async with open_app(tmp_path, recover=True, poll_seconds=0.01):
+            while {"completed": 2} != statuses(tmp_path):  # noqa: ASYNC110  # The row tells nobody.
+                await asyncio.sleep(0.01)
+        return there
+
+    assert [("r", "running", None)] == in_loop(run())
+
+
+def test_a_run_whose_child_is_there_only_waits(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path, clock=ManualClock(), max_resident=0) as app:
+            await app.start(has_child, run_id="r")
+            await settle(app)
+            assert {"waiting": 2} == statuses(tmp_path)
+            await app.clock.advance(60)
+
+    in_loop(run())
+
+    assert {"completed": 2} == statuses(tmp_path)
+
+
+def test_an_event_that_the_run_which_waited_first_leaves_goes_to_the_next(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def run() -> int:
+        async with (
+            open_app(tmp_path, clock=ManualClock(), poll_seconds=1e6) as slow,
+            open_app(tmp_path, clock=ManualClock(), faults=observed, poll_seconds=0.001) as app,
+        ):
+            await slow.start(waits, run_id="first")
+            await settle(slow)
+            second = await app.start(waits, run_id="second")
+            await settle(app)
+            await app.cancel("first")
+            await app.send_event("go", 7)
+            seen = observed.journal.asked["deliverable"]
+            while observed.journal.asked["deliverable"] < seen + 2:  # noqa: ASYNC110  # Nothing tells of a look.
+                await asyncio.sleep(0.001)
+            await slow.cancel("first")
+            return int(await second.result())
+
+    assert 7 == in_loop(run())
+    assert {"cancelled": 1, "completed": 1} == statuses(tmp_path)
+
+
+def test_an_event_that_could_not_be_looked_for_is_looked_for_again(tmp_path: Path) -> None:
+    observed = Observed()
+
+    async def run() -> int:
+        async with open_app(tmp_path, clock=ManualClock(), faults=observed, poll_seconds=0.001) as app:
+            handle = await app.start(waits, run_id="r")
+            await settle(app)
+            observed.journal.failing.add("messages")
+            await app.send_event("go", 7)
+            seen = observed.journal.asked["deliverable"]
+            while observed.journal.asked["deliverable"] < seen + 2:  # noqa: ASYNC110  # Nothing tells of a look.
+                await asyncio.sleep(0.001)
+            observed.journal.failing.clear()
+            return int(await handle.result())
+
+    assert 7 == in_loop(run())
+
+
+def test_who_waits_for_a_run_in_no_memory_hears_of_its_end_where_another_process_took_it(tmp_path: Path) -> None:
+    faults = Faults().stall_after(type="EventWaitStarted")
+
+    async def run() -> tuple[int, int]:
+        clock = ManualClock()
+        async with (
+            open_app(
+                tmp_path, clock=clock, faults=faults, max_resident=0, lease_seconds=0.3, poll_seconds=1e6
+            ) as stopped,
+            open_app(tmp_path, clock=clock) as other,
+        ):
+            waiting = asyncio.create_task(stopped.start(waits, run_id="r").result())
+            await faults.stalled
+            scheduler = await stopped.scheduler()
+            while scheduler.drive_of("r") is not None:  # noqa: ASYNC110  # Nothing tells when it leaves memory.
+                await asyncio.sleep(0.001)
+            clock.jump_to(clock.now() + MINUTE)
+            await other.send_event("go", 7, run_id="r")
+            result = int(await other.resume("r").result())
+            faults.go_on()
+            return result, int(await waiting)
+
+    assert (7, 7) == in_loop(run())
+
+
 @satay.workflow(name="takeovers.long_turn")
 async def long_turn() -> None:
     for _ in range(40 * CALLBACKS_PER_SLICE):

@@ -7,6 +7,7 @@ of zlib, which `zlib.decompress` reads.
 import hashlib
 import threading
 import zlib
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from satay.errors import InvalidValueError
@@ -70,7 +71,8 @@ def compress(content: bytes) -> bytes:
 
     def compress_second_half() -> None:
         window = content[max(0, middle - WINDOW_BYTES) : middle]
-        made.append(_deflate(view[middle:], window, zlib.Z_FINISH))
+        with suppress(MemoryError):
+            made.append(_deflate(view[middle:], window, zlib.Z_FINISH))
 
     helper = threading.Thread(target=compress_second_half, name="satay-compress", daemon=True)
     try:
@@ -79,6 +81,8 @@ def compress(content: bytes) -> bytes:
         return zlib.compress(content, COMPRESSION_LEVEL)
     first_half = _deflate(view[:middle], b"", zlib.Z_SYNC_FLUSH)
     helper.join()
+    if not made:  # An error does not leave its thread; half a stream would pass for all of it.
+        return zlib.compress(content, COMPRESSION_LEVEL)
     return b"".join((STREAM_HEAD, first_half, *made, zlib.adler32(content).to_bytes(4, "big")))
 
 
