@@ -25,10 +25,10 @@ check: $(READY) ## formatting, lint, types and floors
 	.venv/bin/lint-imports --no-logo
 
 quick: $(READY) ## the tests that take a moment: not the slow ones, not torture
-	$(RUN) pytest -n auto -m "not slow and not torture" --timeout 300 $(ARGS)
+	$(RUN) pytest -n auto -m "not slow and not torture" --timeout 120 $(ARGS)
 
 test: $(READY) ## every test but torture
-	$(RUN) pytest -n auto -m "not torture" --timeout 300 $(ARGS)
+	$(RUN) pytest -n auto -m "not torture" --timeout 120 $(ARGS)
 
 demo: $(READY) ## fork a run, replay it, compare the two
 	.venv/bin/python recipes/02_fork_replay_compare.py
@@ -51,7 +51,7 @@ matrix: ## the tests on every CPython >= 3.11 on PATH or in pyenv, one line each
 	  place=.matrix/$$version; log=$$place.log; \
 	  if { "$$place/bin/python" -m pip --version || "$$candidate" -m venv --clear "$$place"; } >"$$log" 2>&1 \
 	    && "$$place/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[test]' >>"$$log" 2>&1 \
-	    && "$$place/bin/python" -m pytest -n auto -m "not torture" --timeout 300 $(ARGS) >>"$$log" 2>&1; \
+	    && "$$place/bin/python" -m pytest -n auto -m "not torture" --timeout 120 $(ARGS) >>"$$log" 2>&1; \
 	  then echo "$$version: $$(tail -n 1 "$$log")"; \
 	  else echo "$$version: failed, see $$log: $$(tail -n 1 "$$log")"; failed=1; fi; \
 	done; \

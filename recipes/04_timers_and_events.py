@@ -84,7 +84,7 @@ async def main() -> None:
             print(f"  result: {await handle.result()}")
 
             print("the yacht")
-            handle = satay.start(approve, Expense("yacht", 990_000, give_up_after_seconds=3), run_id="yacht")
+            handle = satay.start(approve, Expense("yacht", 990_000, give_up_after_seconds=2), run_id="yacht")
             print(f"  mail: {await mails.get()}")
             print(f"  mail: {await mails.get()}")
             print(f"  result: {await handle.result()}")

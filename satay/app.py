@@ -370,9 +370,7 @@ class App(Reader):
     ) -> ForkHandle[Any]:
         """Fork a run as the child of another one, which asks it to cancel when it ends. Raises what `fork` raises."""
         work = self._begin(self._fork_for(parent_id, source, run_id, request))
-        receipt = await asyncio.shield(
-            work
-        )  # A caller that is cancelled, as its run has ended, leaves no fork that goes on.
+        receipt = await asyncio.shield(work)  # A caller that is cancelled leaves no fork that goes on without its run.
         return ForkHandle(self, run_id, definition.result_codec, receipt)
 
     async def _fork_for(self, parent_id: str, source: RunRecord, run_id: str, request: "ForkRequest") -> "ForkReceipt":

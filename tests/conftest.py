@@ -6,8 +6,17 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.patience import patience
+
 hypothesis.settings.register_profile("satay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("satay")  # How long the machine takes is no property of what is tested.
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Stretch the limit that `--timeout` sets on a test, before it is read."""
+    if config.option.timeout:
+        config.option.timeout = patience(config.option.timeout)
 
 
 @pytest.fixture(autouse=True)

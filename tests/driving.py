@@ -9,11 +9,12 @@ import satay
 from satay.journal import Claim, Journal
 from satay.model import MISSING, EntryType
 from satay.testing import AppUnderTest, Faults, open_app
+from tests.patience import patience
 
 T = TypeVar("T")
 
-HANG_SECONDS: Final = 240.0
-"""After this long a test hangs, also on a machine that has little time for it."""
+HANG_SECONDS: Final = patience(20.0)
+"""After this long a test hangs."""
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:

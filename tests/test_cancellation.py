@@ -15,6 +15,10 @@ from satay.errors import RunNotFoundError, SatayError, WorkflowCancelledError
 from satay.model import EntryType
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.driving import entries_of, in_loop, types_of
+from tests.patience import patience
+
+SOON_SECONDS = patience(5.0)
+"""Within this time a run ends that was asked to cancel."""
 
 ran: list[str] = []
 seen: list[Any] = []
@@ -403,7 +407,7 @@ def test_an_endless_run_that_never_stops_going_on_as_a_new_one_ends_when_it_is_a
             await after_three_runs(app)
             await ask(handle)
             with pytest.raises(WorkflowCancelledError):
-                await handle.result()
+                await asyncio.wait_for(handle.result(), SOON_SECONDS)
             await settle(app)
             return [run.run_id for run in await app.runs()], [str(run.status) for run in await app.runs()]
 
@@ -422,7 +426,7 @@ def test_a_request_to_a_run_that_another_app_drives_ends_it_however_fast_it_goes
             await after_three_runs(driver)
             await asker.cancel("r")
             with pytest.raises(WorkflowCancelledError):
-                await handle.result()
+                await asyncio.wait_for(handle.result(), SOON_SECONDS)
             return str((await driver.runs(limit=1))[0].status)
 
     assert "cancelled" == in_loop(run())
@@ -449,7 +453,7 @@ def test_a_request_to_an_endless_run_survives_a_crash_anywhere_after_it(
             if isinstance(asked.exception(), SatayError):
                 await app.cancel("r")
             with pytest.raises(WorkflowCancelledError):
-                await app.handle("r").result()
+                await asyncio.wait_for(app.handle("r").result(), SOON_SECONDS)
             await settle(app)
             return str((await app.runs(limit=1))[0].status)
 
@@ -468,8 +472,8 @@ def test_an_endless_child_is_cancelled_with_its_parent_however_fast_it_goes_on_a
                 pass
             await handle.cancel()
             with pytest.raises(WorkflowCancelledError):
-                await handle.result()
-            await settle(app)
+                await asyncio.wait_for(handle.result(), SOON_SECONDS)
+            await asyncio.wait_for(settle(app), SOON_SECONDS)
             return [str(run.status) for run in await app.runs()]
 
     statuses = in_loop(run())

@@ -29,12 +29,13 @@ import structlog
 
 import satay
 from satay.settings import Settings
-from tests.driving import HANG_SECONDS
+from tests.patience import patience
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 RECORDS: Final = sorted((ROOT / "adr").glob("[0-9]*.md"))
 DOCUMENTS: Final = [*sorted(ROOT.glob("*.md")), ROOT / "adr" / "README.md", *RECORDS]
+PATIENCE_SECONDS: Final = patience(60.0)
 MAX_RECORD_LINES: Final = 60
 
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -122,7 +123,7 @@ def run_python(arguments: Sequence[str], place: Path, given: str | None = None) 
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        timeout=HANG_SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
     return process.stdout.rstrip("\n")
 

@@ -55,8 +55,8 @@ from satay.model import (
     RunStatus,
 )
 from satay.stores.sqlite import open_sqlite
-from tests.driving import HANG_SECONDS, claim
-from tests.programs.starting import promptly
+from tests.driving import claim
+from tests.patience import patience
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,11 @@ T0 = 1_764_000_000_000_000
 """A moment in microseconds since the epoch."""
 
 SECOND = 1_000_000
+
+CHILD_TIMEOUT_SECONDS = patience(60.0)
+
+EXIT_TIMEOUT_SECONDS = patience(2.0)
+"""How long a process may take to end that never closed its journal."""
 
 
 @dataclass
@@ -1963,7 +1968,7 @@ async def test_two_processes_never_both_extend_a_run(database: Database) -> None
         assert child.stdin is not None
         child.stdin.write("go")
         child.stdin.flush()
-    results = [child.communicate(timeout=HANG_SECONDS) for child in children]
+    results = [child.communicate(timeout=CHILD_TIMEOUT_SECONDS) for child in children]
 
     assert ["", ""] == [errors for _, errors in results]
     assert 150 == sum(int(output.split()[-1]) for output, _ in results)
@@ -2000,7 +2005,7 @@ async def test_two_processes_that_note_at_once_lose_nothing_and_write_both_journ
         assert child.stdin is not None
         child.stdin.write("go")
         child.stdin.flush()
-    results = [child.communicate(timeout=HANG_SECONDS) for child in children]
+    results = [child.communicate(timeout=CHILD_TIMEOUT_SECONDS) for child in children]
 
     assert [("50\n", "")] * 2 == results
     history = await journal.read("a")
@@ -2029,7 +2034,7 @@ async def test_a_process_that_is_killed_leaves_whole_turns(database: Database) -
     for _ in range(60):
         last = int(child.stdout.readline())
     child.send_signal(signal.SIGKILL)
-    rest, _ = child.communicate(timeout=HANG_SECONDS)
+    rest, _ = child.communicate(timeout=CHILD_TIMEOUT_SECONDS)
     told = int([str(last), *rest.split()][-1])
 
     journal = await database.open()
@@ -2048,7 +2053,7 @@ async def test_a_process_that_is_killed_leaves_whole_turns(database: Database) -
 async def test_a_new_database_can_be_opened_by_many_at_once(database: Database) -> None:
     children = [database.spawn("print(await journal.record('r1'))") for _ in range(3)]
     journals = await asyncio.gather(*(database.open() for _ in range(8)))
-    results = [child.communicate(timeout=HANG_SECONDS) for child in children]
+    results = [child.communicate(timeout=CHILD_TIMEOUT_SECONDS) for child in children]
 
     assert [("None\n", "")] * 3 == results
     for n, journal in enumerate(journals):
@@ -2070,7 +2075,7 @@ async def test_a_script_that_never_closes_ends_at_once(database: Database, endin
     assert child.stdout is not None
     assert "ending\n" == child.stdout.readline()
 
-    _, errors = child.communicate(timeout=promptly())
+    _, errors = child.communicate(timeout=EXIT_TIMEOUT_SECONDS)
 
     assert code == child.returncode
     assert "ResourceWarning" not in errors

@@ -7,17 +7,19 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import satay
-from tests.driving import HANG_SECONDS
+from tests.patience import patience
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 MAX_LINES = 100
+MAX_SECONDS = patience(5.0)
 PUBLIC_MODULES = ("satay", "satay.errors", "satay.testing", "satay.server", "satay.adapters")
 
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.stem for recipe in RECIPES])
@@ -28,6 +30,7 @@ class Outcome:
     exit_code: int
     output: str
     complaints: str
+    seconds: float
     left_behind: list[str]
 
 
@@ -44,16 +47,18 @@ def run_python(*arguments: str, place: Path) -> Outcome:
         "PYTHONWARNINGS": "error",
         "TMPDIR": str(temporary),
     }
+    began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=work,
         env=environment,
         capture_output=True,
         encoding="utf-8",
-        timeout=HANG_SECONDS,
+        timeout=patience(60.0),
     )
+    seconds = time.perf_counter() - began
     left_behind = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path not in (work, temporary))
-    return Outcome(done.returncode, done.stdout, done.stderr, left_behind)
+    return Outcome(done.returncode, done.stdout, done.stderr, seconds, left_behind)
 
 
 def docstring(recipe: Path) -> str:
@@ -75,6 +80,7 @@ def test_a_recipe_prints_what_its_docstring_says_and_leaves_nothing_behind(recip
     if not doctest.OutputChecker().check_output(wanted, outcome.output, doctest.ELLIPSIS):
         assert wanted == outcome.output
     assert [] == outcome.left_behind
+    assert outcome.seconds < MAX_SECONDS
 
 
 @pytest.mark.slow

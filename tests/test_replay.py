@@ -18,7 +18,8 @@ from satay.model import Entry, EntryType
 from satay.recorder import Recorder
 from satay.replay import facts
 from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
-from tests.driving import HANG_SECONDS, claim, drive_twice, entries_of, in_loop, types_of
+from tests.driving import claim, drive_twice, entries_of, in_loop, types_of
+from tests.patience import patience
 
 ROOT = Path(__file__).parents[1]
 
@@ -154,7 +155,7 @@ def test_a_resume_under_another_hash_seed_follows_the_same_schedule(tmp_path: Pa
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-W", "error", str(program), str(tmp_path / "data"), *arguments]
         return subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=HANG_SECONDS
+            command, env=environment, check=True, capture_output=True, text=True, timeout=patience(60.0)
         ).stdout
 
     run_ids = [f"r{seed}" for seed in range(20)]

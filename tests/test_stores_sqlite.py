@@ -30,7 +30,7 @@ from satay.journal import GENESIS, Append, Lease, NewRun, Owner, RunQuery, chain
 from satay.model import Entry, RunStatus
 from satay.stores.sqlite import SqliteJournal, open_sqlite, open_sqlite_for_reading
 from satay.stores.sqlite_schema import MIGRATIONS
-from tests.driving import HANG_SECONDS
+from tests.patience import patience
 from tests.test_journal import FIRST, T0, anyio_backend, blob, create, entries, new_fork, record, seqs
 
 __all__ = ["anyio_backend"]
@@ -680,7 +680,7 @@ async def test_a_process_that_waits_for_a_lock_can_end(path: Path) -> None:
     await (await open_sqlite(path)).close()
     holder = lock(path)
 
-    result = run_script(WAIT_FOR_LOCK, env={**os.environ, "JOURNAL": str(path)}, timeout=HANG_SECONDS)
+    result = run_script(WAIT_FOR_LOCK, env={**os.environ, "JOURNAL": str(path)}, timeout=patience(10.0))
     holder.close()
 
     assert ("", 7) == (result.stderr, result.returncode)
@@ -696,7 +696,7 @@ async def test_a_journal_that_nobody_holds_any_more_ends_its_threads(path: Path)
     del journal
     gc.collect()
     for thread in threads:
-        thread.join(HANG_SECONDS)
+        thread.join(patience(10.0))
 
     assert 2 == len(threads)
     assert not any(thread.is_alive() for thread in threads)

@@ -19,7 +19,8 @@ from satay.journal import Append, RunQuery
 from satay.model import RunStatus
 from satay.stores.sqlite import SqliteJournal, open_sqlite
 from satay.stores.sqlite_schema import MIGRATIONS, SqliteSettings
-from tests.driving import HANG_SECONDS, claim
+from tests.driving import claim
+from tests.patience import patience
 from tests.programs.starting import wait_until
 from tests.test_journal import create, entries
 
@@ -73,7 +74,7 @@ def path(tmp_path: Path) -> Path:
 
 def in_time(work: Coroutine[Any, Any, Any]) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(HANG_SECONDS):
+        async with asyncio.timeout(patience(30.0)):
             return await work
 
     return asyncio.run(bounded())
@@ -273,4 +274,4 @@ def test_processes_that_open_one_file_at_once_migrate_it_once(path: Path) -> Non
 
 def finish(process: "subprocess.Popen[str]") -> int:
     with process:
-        return process.wait(timeout=HANG_SECONDS)
+        return process.wait(timeout=patience(60.0))

@@ -19,6 +19,7 @@ from satay.errors import AppClosedError, InvalidValueError, TaskTimeoutError, Us
 from satay.model import EntryType
 from satay.testing import AppUnderTest, Chance, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.driving import HANG_SECONDS
+from tests.patience import patience
 
 T = TypeVar("T")
 
@@ -518,7 +519,7 @@ def test_the_fixtures_fit_plain_tests_and_async_ones(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=HANG_SECONDS,
+        timeout=patience(60.0),
         check=False,
     )
 

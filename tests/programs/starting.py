@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.patience import patience
 from tests.programs.effects import EFFECTS_VARIABLE
 
 ROOT: Final = Path(__file__).parents[2]
 
-PATIENCE_SECONDS: Final = 240.0
-"""After this long a process hangs, also on a machine that has little time for it, and so does what is waited for."""
+PATIENCE_SECONDS: Final = patience(60.0)
+"""After this long a process hangs, and so does what is waited for."""
 
 PROMPT_SECONDS: Final = 2.0
 """Within this time a process ends that has nothing left to do."""
