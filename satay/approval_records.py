@@ -16,6 +16,7 @@ from satay.codec import ValueCodec
 from satay.declarations import value_codec
 from satay.errors import ApprovalConflictError, ApprovalTimeoutError, CallConflictError
 from satay.model import APPROVAL, Entry, EntryType
+from satay.postponements import Postponements
 from satay.replay import blob_reference, outcome_call, read_head, value_text
 from satay.texts import dump_plain, json_quote, to_plain
 
@@ -150,6 +151,7 @@ def read_requests(entries: Iterable[Entry]) -> dict[str, Request]:
     """The requests of a journal, by key."""
     requests: dict[str, Request] = {}
     by_seq: dict[int, Request] = {}
+    postponed = Postponements()
     for entry in entries:
         if is_request(entry):
             told = read_head(entry)
@@ -159,21 +161,16 @@ def read_requests(entries: Iterable[Entry]) -> dict[str, Request]:
             answered = by_seq.get(outcome_call(entry))
             if answered is not None:
                 answered.answer = entry
-        elif by_seq and entry.type == EntryType.RUN_FORKED:
-            again = by_seq.get(read_head(entry).get("again", 0))
-            if again is not None:
-                again.due = _due_anew(again.entry, entry.at)
         elif by_seq and entry.type == EntryType.CALL_CANCELLED:
             given_up = by_seq.get(outcome_call(entry))
             if given_up is not None:
                 given_up.is_withdrawn = True
+        postponed.take(entry)
+    for seq, later in postponed.by_call.items():
+        waiting = by_seq.get(seq)
+        if waiting is not None and waiting.due is not None:
+            waiting.due += later
     return requests
-
-
-def _due_anew(request: Entry, at: int) -> int | None:
-    """When the time of a request is up that a fork makes anew: it is as long as it was."""
-    due: int | None = read_head(request)["due"]
-    return None if due is None else due + at - request.at
 
 
 def payload_difference(entry: Entry, text: str) -> str | None:

@@ -251,7 +251,18 @@ def _before_call(run_id: str, entries: Sequence[Entry], calls: Mapping[int, Call
     if not cut.keep_siblings:
         return Cut(CutRule.BEFORE, seq - 1, calls[seq])
     through = _before_outcome(entries, seq)
-    return Cut(CutRule.KEEP_SIBLINGS, through, calls[seq], seq, _later_outcomes(entries, through, {seq}))
+    timeout = _timeout_of(entries, seq)
+    kept = [outcome for outcome in _later_outcomes(entries, through, {seq}) if outcome is not timeout]
+    return Cut(CutRule.KEEP_SIBLINGS, through, calls[seq], seq, kept)
+
+
+def _timeout_of(entries: Sequence[Entry], call_seq: int) -> Entry | None:
+    """The end of the time after which the body gave up on a call. Made again, the call has its time again."""
+    closing = _closing(entries, call_seq)
+    if closing is None or closing.type != EntryType.CALL_CANCELLED:
+        return None
+    began = entries[_turn_of(entries, closing.seq) - 1]
+    return began if began.type in (EntryType.TIMER_FIRED, EntryType.EVENT_WAIT_TIMED_OUT) else None
 
 
 def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:

@@ -14,6 +14,7 @@ from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Wait, chain_digest
 from satay.model import CallKind, Entry, EntryType
 from satay.origin import Origin, recorded_terms
+from satay.postponements import moment_of_cut
 from satay.receipts import MAX_LISTED_STALE_CALLS, ForkReceipt
 from satay.recorder import lay_out
 from satay.replay import (
@@ -90,7 +91,10 @@ def _records(draft: Draft, cut: Cut, fork_id: str, blobs: Mapping[str, str], rec
     moment = _moment(draft, cut)
     as_of = "" if moment is None else f',"as_of":{moment}'
     anew = _anew(draft, cut)
-    forked = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(draft.run_id)}{again}{anew}{shares}{as_of}'
+    cut_at = f',"cut_at":{_moment_of_cut(draft, cut)}'
+    forked = (
+        f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(draft.run_id)}{again}{anew}{shares}{as_of}{cut_at}'
+    )
     records = [_Record(EntryType.RUN_FORKED, forked, receipt_text)]
     for override in draft.overrides:
         records.append(_Record(EntryType.OUTCOME_OVERRIDDEN, override.facts(request.reason), override.text))
@@ -107,6 +111,13 @@ def _anew(draft: Draft, cut: Cut) -> str:
     if all(recorded_identity(read_head(entry)) != cut.next_call for entry in given):
         return ""
     return f',"anew":{{{identity_facts(cut.next_call)}}}'
+
+
+def _moment_of_cut(draft: Draft, cut: Cut) -> int:
+    """The moment in which the fork begins for what is outstanding: a child stood where its parent was cut."""
+    if draft.as_of is not None and cut.again is None:
+        return draft.as_of
+    return moment_of_cut(draft.entries[: cut.through_seq], cut.again)
 
 
 def _moment(draft: Draft, cut: Cut) -> int | None:

@@ -39,6 +39,11 @@ OUTCOME_TYPES: Final[frozenset[str]] = frozenset(
 )
 """The entry types that reach the body and begin a turn."""
 
+ENDS_OF_CALLS: Final[frozenset[str]] = (OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}) | {
+    EntryType.CALL_CANCELLED
+}
+"""The entry types after which a call is outstanding no more."""
+
 INFORMATIONAL_PREFIX: Final = "Noted"
 """An unknown entry type that begins like this changes nothing in a replay and is passed over by older versions."""
 
@@ -48,9 +53,6 @@ NEEDED_VERSION: Final = "needs"
 _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
 )
-_ENDS_OF_CALLS: Final[frozenset[str]] = (OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}) | {
-    EntryType.CALL_CANCELLED
-}
 _BLOB_MARK: Final = '_blob":"'
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _STEP_TYPES: Final[frozenset[str]] = OUTCOME_TYPES | CALL_KIND.keys()
@@ -541,6 +543,6 @@ def open_calls(entries: Iterable[Entry]) -> dict[int, Entry]:
         type = entry.type
         if type in CALL_KIND:
             outstanding[entry.seq] = entry
-        elif type in _ENDS_OF_CALLS:
+        elif type in ENDS_OF_CALLS:
             outstanding.pop(outcome_call(entry), None)
     return outstanding

@@ -36,6 +36,7 @@ from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
 from satay.model import APPROVAL, Entry, EntryType, child_run_id
 from satay.origin import Origin, fresh_fork
+from satay.postponements import postponements
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
 from satay.replay import (
@@ -83,6 +84,7 @@ class Schedule(ABC):
         "_is_ending",
         "_keys",
         "_origin",
+        "_postponements",
         "_random",
         "_recorder",
         "_replay",
@@ -125,6 +127,7 @@ class Schedule(ABC):
         self._approvals: dict[str, _AskedFor] | None = None
         self.rehearsal: Rehearsal | None = None
         self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
+        self._postponements: Mapping[int, int] = {} if origin.terms is None else postponements(entries)
         self._attempts: dict[int, AttemptHistory] | None = None
         self._cancelled = cancelled_calls(entries)
         self._early: dict[int, Entry] | None = None
@@ -287,18 +290,11 @@ class Schedule(ABC):
             known = facts(call.entry)
             if self.rehearsal is not None:
                 self.rehearsal.compare_key(call.entry, known["match"], key)
-            call.key, call.due = known["match"], known["due"]
-            self._open_anew(call)
+            call.key, call.due = known["match"], self._due(call, known["due"])
         if self._waiting is None:
             self._waiting = {}
         self._waiting.setdefault((name, call.key), deque()).append(call)
         return call
-
-    def _open_anew(self, call: EventCall) -> None:
-        """A wait that a fork opens anew is as long as it was."""
-        again = self._again.get(call.seq)
-        if again is not None and call.due is not None and call.entry is not None:
-            call.due += again.at - call.entry.at
 
     def open_approval(self, key: str, payload: Any, timeout: float | None) -> EventCall:
         """Issue a request for an approval, or find the one with that key. Raises `CallConflictError`, `EncodeError`."""
@@ -325,8 +321,7 @@ class Schedule(ABC):
             self._watch(call)
         elif call.entry is not None:
             self._compare_payload(call, key, text)
-            call.due = read_head(call.entry)["due"]
-            self._open_anew(call)
+            call.due = self._due(call, read_head(call.entry)["due"])
         if self._waiting is None:
             self._waiting = {}
         self._waiting.setdefault((APPROVAL, key), deque()).append(call)
@@ -432,7 +427,7 @@ class Schedule(ABC):
             self._record_call(call, EntryType.TIMER_CREATED, f'{head},"due":{call.due}', None)
             self._watch(call)
         elif call.entry is not None:
-            call.due = facts(call.entry)["due"]
+            call.due = self._due(call, facts(call.entry)["due"])
         timer.call = call.seq
 
     def _from_now(self, due: int) -> int:
@@ -440,6 +435,10 @@ class Schedule(ABC):
         if self._forked_at is None or self._replay is None:
             return due
         return due + max(0, self._forked_at - self.loop.now)
+
+    def _due(self, call: Call, recorded: int | None) -> int | None:
+        """When a wait from the history is due, in this run."""
+        return None if recorded is None else recorded + self._postponements.get(call.seq, 0)
 
     def timer_cancelled(self, timer: WorkflowTimer) -> None:
         call = self.calls.get(timer.call)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from satay.effects import Effect
 from satay.errors import JournalCorruptError
 from satay.model import APPROVAL, CallId, Entry, EntryType
+from satay.postponements import Postponements
 from satay.replay import check_understood, facts, outcome_call, read_head, recorded_call
 
 
@@ -90,6 +91,7 @@ class SessionCalls:
         self._calls: dict[int, LedgerCall] = {}
         self._outstanding: dict[int, LedgerCall] = {}
         self._waits: dict[int, ApprovalMark] = {}
+        self._postponements = Postponements()
 
     def is_inherited(self, seq: int) -> bool:
         """Whether an entry is at or before the cut of the fork that the session is."""
@@ -144,6 +146,7 @@ class SessionCalls:
 
     def take(self, entry: Entry) -> None:
         """Go on with an entry of any type that is understood."""
+        self._postponements.take(entry)
         take = _TAKEN.get(entry.type)
         if take is not None:
             take(self, entry)
@@ -197,6 +200,10 @@ class SessionCalls:
 
     def _read_fork(self, entry: Entry) -> None:
         self.openings, self.fork_seq = self.openings + 1, entry.seq - 1
+        for seq, later in self._postponements.by_call.items():
+            mark = self._waits.get(seq)
+            if mark is not None and mark.deadline is not None:
+                mark.deadline = read_head(mark.entry)["due"] + later
 
     def _call(self, entry: Entry) -> LedgerCall:
         try:

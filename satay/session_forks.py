@@ -217,7 +217,7 @@ async def _write(
         intervention=receipt.intervention,
     )
     origin = Origin(inherited.root_run_id, inherited.seed, inherited.started_at, "{}", terms=terms)
-    head = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source_id)}'
+    head = f'"run_id":{json_quote(fork_id)},"source_id":{json_quote(source_id)},"cut_at":{last.at}'
     payload, blob = lay_out(EntryType.RUN_FORKED, head, receipt.to_json())
     type = EntryType.RUN_FORKED.value
     forked = Entry(last.seq + 1, type, at, payload, chain_digest(last.digest, type, at, payload))

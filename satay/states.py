@@ -17,6 +17,7 @@ from satay.errors import TaskBlockedError
 from satay.failures import read_failure
 from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Owner
 from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, Entry, EntryType, Message, RunRecord, RunStatus
+from satay.postponements import postponements
 from satay.replay import inherited_children, open_calls, outcome_call, read_head, recorded_call, value_text
 
 OVERDUE_SECONDS: Final = 5
@@ -251,9 +252,9 @@ def _waiting_for_a_call(situation: Situation) -> StateReport:
     for entry in outstanding:
         if entry.type == EntryType.EVENT_WAIT_STARTED:
             return _waiting_for_event(situation, entry)
-    anew = inherited_children(situation.entries)
+    inherited = inherited_children(situation.entries)
     children = [
-        anew.get(entry.seq, read_head(entry)["run_id"])
+        inherited[entry.seq].run_id if entry.seq in inherited else read_head(entry)["run_id"]
         for entry in outstanding
         if entry.type == EntryType.CHILD_WORKFLOW_SCHEDULED
     ]
@@ -294,7 +295,7 @@ def _waiting_for_event(situation: Situation, entry: Entry) -> StateReport:
         reason += ", which lies in its inbox, and nobody has taken it yet"
         return _patient(situation, RunState.WAITING_FOR_EVENT, reason, "nothing to send")
     if known.get("due") is not None:
-        reason += f", until {_moment(known['due'])}"
+        reason += f", until {_moment(known['due'] + postponements(situation.entries).get(entry.seq, 0))}"
     send = f"satay send {quote(name)} JSON --run {situation.record.run_id}"
     send += "" if key is None else f" --key {quote(key)}"
     return _patient(situation, RunState.WAITING_FOR_EVENT, reason, "send it the event", send)

@@ -1739,7 +1739,7 @@ async def test_a_wait_that_timed_out_in_the_prefix_has_timed_out_in_the_fork(app
     assert 1 == (await types_of(app, fork.run_id)).count(EntryType.EVENT_WAIT_TIMED_OUT)
 
 
-async def test_a_wait_that_is_open_at_the_cut_keeps_its_moment_of_timing_out(app: AppUnderTest) -> None:
+async def test_a_wait_that_is_open_at_the_cut_times_out_in_the_fork(app: AppUnderTest) -> None:
     await finished(app, patient)
     fork = await satay.fork("src", fork_point_seq=2)
 
@@ -1747,7 +1747,7 @@ async def test_a_wait_that_is_open_at_the_cut_keeps_its_moment_of_timing_out(app
     assert 2 == fork.receipt.resolved_seq
 
 
-async def test_a_timer_that_is_open_at_the_cut_and_due_in_the_past_fires_at_once(tmp_path: Path) -> None:
+async def test_a_timer_that_is_open_at_the_cut_has_the_time_that_it_had_left(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         await finished(app, naps, "end")
         cut = await seq_of(app, "src", EntryType.TIMER_CREATED)
@@ -1755,7 +1755,7 @@ async def test_a_timer_that_is_open_at_the_cut_and_due_in_the_past_fires_at_once
         fork = await satay.fork("src", fork_point_seq=cut)
 
         assert "end" == await fork.result()
-        assert now == app.clock.now()
+        assert now + 60_000_000 == app.clock.now()
 
 
 async def test_a_timer_that_is_open_at_the_cut_and_due_in_the_future_is_waited_for(tmp_path: Path) -> None:
