@@ -35,6 +35,7 @@ class Endings:
     def __init__(self, host: EndingHost, poll_seconds: float) -> None:
         self._host = host
         self._poll_seconds = poll_seconds
+        self._busy: set[str] = set()
 
     async def wait(self, run_id: str, *, drive: bool) -> Ending:
         """Wait until a run has ended. With `drive`, take it over when nobody drives it.
@@ -78,8 +79,9 @@ class Endings:
             return await waiters.hear(run_id, news, seconds)
 
     async def _raise_for_children(self, drive: Drive) -> None:
-        """Raise what keeps a child from going on, where a run does nothing but wait."""
+        """Raise what keeps a child from going on, where a run does nothing but wait; if it does not, look again then."""
         if drive.active or not drive.is_still:
+            self._busy.add(drive.run_id)
             return
         for child_id in drive.child_ids():
             self._host.waiters.raise_failure(child_id)
@@ -88,6 +90,17 @@ class Endings:
                 if _waits_for_decision(child):
                     await self._refuse_undecided(child)
                 await self._raise_for_children(child)
+
+    def tell_of_rest(self, drive: Drive) -> None:
+        """A run does nothing but wait, for now. Whoever found it busy when a child stopped looks at the child now."""
+        if drive.run_id in self._busy and drive.is_still:
+            self._busy.discard(drive.run_id)
+            self._host.waiters.tell(drive.run_id)
+            self.tell_ancestors(drive)
+
+    def forget(self, run_id: str) -> None:
+        """A run is driven no more."""
+        self._busy.discard(run_id)
 
     def tell_ancestors(self, drive: Drive) -> None:
         """Those who wait for a run also want to know what keeps its children from going on."""

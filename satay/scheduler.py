@@ -442,6 +442,7 @@ class Scheduler:
         if drive.undecided:
             self.waiters.tell(drive.run_id)
             self.endings.tell_ancestors(drive)
+        self.endings.tell_of_rest(drive)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -540,6 +541,7 @@ class Scheduler:
             del self._drives[drive.run_id]
         self._parked.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
+        self.endings.forget(drive.run_id)
 
     async def _give_back(self, drive: Drive, error: BaseException) -> None:
         """Tell of a drive's error once the run is free again, so that whoever hears of it can act on the run."""

@@ -1282,6 +1282,43 @@ def test_a_parent_tells_what_keeps_its_child_from_going_on(tmp_path: Path) -> No
     in_loop(run())
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("busy_seconds", [0.0, 5.0])
+def test_a_run_that_was_busy_when_its_child_stopped_tells_of_it_once_it_waits(
+    busy_seconds: float, depth: int, tmp_path: Path
+) -> None:
+    order = ["first"]
+
+    @satay.task(name="primitives.busy")
+    async def busy() -> None:
+        await pause(busy_seconds)
+
+    @satay.workflow(name="primitives.stops")
+    async def stops() -> None:
+        await (note("a") if order[0] == "first" else satay.sleep(1.0))
+        await satay.sleep(1.0)
+
+    @satay.workflow(name="primitives.busy_parent")
+    async def parent(depth: int) -> None:
+        child = satay.start_child(stops) if depth == 1 else satay.start_child(parent, depth - 1)
+        await asyncio.gather(child.result(), busy())
+
+    async def run() -> None:
+        faults = Faults().crash_after(type=EntryType.TIMER_CREATED)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(parent, depth, run_id="r")
+            await faults.crashed
+        order[0] = "second"
+        async with open_app(tmp_path, clock=ManualClock()) as app:
+            waiting = asyncio.ensure_future(app.start(parent, depth, run_id="r").result())
+            await settle(app)
+            await app.clock.advance(busy_seconds)
+            with pytest.raises(NondeterminismError, match=r"journal recorded 'primitives\.note'"):
+                await waiting
+
+    in_loop(run())
+
+
 def test_a_call_that_cannot_be_made_fails_the_same_in_a_fork_at_every_cut(tmp_path: Path) -> None:
     @satay.workflow(name="primitives.taker")
     async def taker(value: object) -> None: ...
