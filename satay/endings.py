@@ -79,7 +79,7 @@ class Endings:
             return await waiters.hear(run_id, news, seconds)
 
     async def _raise_for_children(self, drive: Drive) -> None:
-        """Raise what keeps a child from going on, where a run does nothing but wait; if it does not, look again then."""
+        """Raise what keeps a child from going on, where a run does nothing but wait; else `tell_of_rest` tells then."""
         if drive.active or not drive.is_still:
             self._busy.add(drive.run_id)
             return

@@ -361,6 +361,21 @@ def test_of_several_undecided_calls_those_are_named_that_nobody_has_decided_abou
     assert "satay decide r rerun --seq 3" == other.commands[0]
 
 
+def test_a_fork_that_waits_for_a_child_in_flight_names_the_child_of_its_own(tmp_path: Path) -> None:
+    async def look_at_fork() -> StateReport:
+        async with open_app(tmp_path, clock=stopped_clock()) as app:
+            await app.start(parent, run_id="r")
+            await settle(app)
+            await app.fork("r", run_id="f", fork_point_seq=2, allow_unfinished=True)
+            await settle(app)
+            return await look(app, "f")
+
+    report = in_loop(look_at_fork())
+
+    assert "it waits for f/states.waiting:0" == report.reason
+    assert ("satay show f/states.waiting:0",) == report.commands
+
+
 def test_a_fork_that_a_policy_stopped_is_told_how_to_let_it_run(tmp_path: Path) -> None:
     async def main() -> StateReport:
         async with open_app(tmp_path) as app:
