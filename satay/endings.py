@@ -4,6 +4,7 @@ A run that is driven here tells of its end by itself; for one that is driven els
 then.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from satay.archive import Archive, Ending
@@ -79,24 +80,32 @@ class Endings:
             return await waiters.hear(run_id, news, seconds)
 
     async def _raise_for_children(self, drive: Drive) -> None:
-        """Raise what keeps a child from going on, where a run does nothing but wait; else `tell_of_rest` tells then."""
+        """Raise what keeps a child from going on, where a run does nothing but wait."""
+        for child_id in self._stopped_below(drive):
+            self._host.waiters.raise_failure(child_id)
+            child = self._host.drive_of(child_id)
+            if child is not None and _waits_for_decision(child):
+                await self._refuse_undecided(child)
+
+    def _stopped_below(self, drive: Drive) -> Iterator[str]:
+        """The descendants that cannot go on, where all between do nothing but wait; `tell_of_rest` looks again else."""
         if drive.active or not drive.is_still:
             self._busy.add(drive.run_id)
             return
         for child_id in drive.child_ids():
-            self._host.waiters.raise_failure(child_id)
             child = self._host.drive_of(child_id)
+            if self._host.waiters.has_failed(child_id) or (child is not None and _waits_for_decision(child)):
+                yield child_id
             if child is not None:
-                if _waits_for_decision(child):
-                    await self._refuse_undecided(child)
-                await self._raise_for_children(child)
+                yield from self._stopped_below(child)
 
     def tell_of_rest(self, drive: Drive) -> None:
-        """A run does nothing but wait, for now. Whoever found it busy when a child stopped looks at the child now."""
+        """A run does nothing but wait, for now: whoever found it busy is told of what keeps a child from going on."""
         if drive.run_id in self._busy and drive.is_still:
             self._busy.discard(drive.run_id)
-            self._host.waiters.tell(drive.run_id)
-            self.tell_ancestors(drive)
+            if next(self._stopped_below(drive), None) is not None:
+                self._host.waiters.tell(drive.run_id)
+                self.tell_ancestors(drive)
 
     def forget(self, run_id: str) -> None:
         """A run is driven no more."""

@@ -32,7 +32,7 @@ from satay.receipts import ForkReceipt
 from satay.states import StateReport
 from satay.tables import shorten, show_cost, show_seconds, show_value
 
-_FOR_PROGRAMS: Final = frozenset({"as_of"})
+_FOR_PROGRAMS: Final = frozenset({"as_of", "cut_at"})
 """Facts of entries that say nothing to a person: moments in microseconds."""
 
 
