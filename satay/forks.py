@@ -248,7 +248,12 @@ class Forks:
         try:
             host.step(drive.rehearse, rehearsal)
             error = await ended
-            differing = [each for each in rehearsal.differing if not drive.has_arguments_of_today(each.entry.seq)]
+            given = {override.call for override in draft.overrides}
+            differing = [
+                each
+                for each in rehearsal.differing
+                if draft.calls[each.entry.seq] not in given and not drive.has_arguments_of_today(each.entry.seq)
+            ]
             stale = await self._stale(draft, differing)
         except BaseException:
             drive.suspend()

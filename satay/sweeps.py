@@ -246,7 +246,8 @@ def wilson_interval(passed: int, of: int) -> tuple[float, float]:
     share, square = passed / of, Z_95 * Z_95
     middle = (share + square / (2 * of)) / (1 + square / of)
     half = Z_95 * sqrt(share * (1 - share) / of + square / (4 * of * of)) / (1 + square / of)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At the ends the bound is the end itself, which rounding would miss.
+    return 0.0 if passed == 0 else middle - half, 1.0 if passed == of else middle + half
 
 
 def ranked(trials: Sequence[Trial]) -> tuple[SweepRow, ...]:

@@ -1025,6 +1025,23 @@ def test_a_stale_prefix_is_refused_or_run_again_where_that_is_asked_for(tmp_path
     in_loop(check())
 
 
+def test_a_call_whose_outcome_is_given_is_not_stale(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        given: dict[str, Any] = {"overrides": {("finer.draft", number): "mine" for number in range(4)}}
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            plan = await app.plan_fork("s", workflow_input="cake", **given)
+            fork = await app.fork("s", run_id="f", workflow_input="cake", on_stale="error", **given)
+            del given["overrides"][("finer.draft", 3)]
+            with pytest.raises(StalePrefixError, match=r"finer\.draft:3"):
+                await app.fork("s", workflow_input="cake", on_stale="error", **given)
+
+            assert "mine | mine | mine | mine" == await fork.result()
+            assert () == plan.stale_calls == fork.receipt.stale_calls
+
+    in_loop(check())
+
+
 @satay.workflow(name="finer.stale_of_all_kinds")
 async def stale_of_all_kinds(topic: str) -> list[str]:
     child = satay.start_child(small, topic)

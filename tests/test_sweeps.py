@@ -253,6 +253,13 @@ def test_the_wilson_interval_has_its_known_values(passed: int, of: int, low: flo
     assert pytest.approx((low, high), abs=5e-5) == interval
 
 
+def test_the_wilson_interval_reaches_the_ends_and_never_passes_them() -> None:
+    for of in range(1, 300):
+        assert 0.0 == wilson_interval(0, of)[0]
+        assert 1.0 == wilson_interval(of, of)[1]
+        assert all(0.0 < bound < 1.0 for passed in range(1, of) for bound in wilson_interval(passed, of))
+
+
 def trial(variant: str, score: float | bool | None, repeat: int = 0, **others: Any) -> Trial:
     return Trial(
         variant, repeat, **({"run_id": f"{variant}:{repeat}", "status": RunStatus.COMPLETED, "score": score} | others)
