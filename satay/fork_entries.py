@@ -8,7 +8,7 @@ from satay.answers import recorded_identity
 from satay.cuts import Cut
 from satay.declarations import OPAQUE
 from satay.effects import ForkTerms, ToolPolicy
-from satay.fork_actions import calls_in_flight
+from satay.fork_actions import answered_calls, calls_in_flight
 from satay.fork_drafts import Draft, Rehearsed
 from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Wait, chain_digest
@@ -191,10 +191,14 @@ def receipt_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> ForkReceipt:
 
 
 def waits_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> list[Wait]:
-    """The waits that the outstanding calls of the prefix need in the fork."""
+    """The waits that the outstanding calls of the prefix need in the fork, but for those with an outcome in store."""
     waits = []
-    before = inherited_children(rehearsed.prefix.entries)
-    for seq, entry in rehearsed.prefix.outstanding.items():
+    prefix = rehearsed.prefix
+    before = inherited_children(prefix.entries)
+    answered = answered_calls(draft, rehearsed.cut, prefix.entries)
+    for seq, entry in prefix.outstanding.items():
+        if seq in answered:
+            continue
         kind = CALL_KIND[entry.type]
         known = facts(entry) if kind in (CallKind.EVENT, CallKind.CHILD) else {}
         if kind is CallKind.EVENT:

@@ -856,6 +856,31 @@ async def waiting() -> str:
     return str(await satay.wait_for_event("finer.word"))
 
 
+@satay.workflow(name="finer.hears")
+async def hears() -> str:
+    return await waiting()
+
+
+def test_a_fork_that_was_given_an_event_takes_none_that_is_sent_to_whoever_waits(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, race)
+        faults = Faults().crash_after(type=EntryType.RUN_FORKED)
+        async with open_app(tmp_path, faults=faults, clock=later_clock()) as app:
+            forking = asyncio.ensure_future(app.fork("s", run_id="f", overrides={("finer.word", 0): "given"}))
+            await faults.crashed
+            forking.cancel()
+            await asyncio.gather(forking, return_exceptions=True)
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            hearing = app.start(hears, run_id="h")
+            await settle(app)
+            await app.send_event("finer.word", "sent")
+
+            assert "sent" == await hearing.result()
+            assert "given" == await app.resume("f").result()
+
+    in_loop(check())
+
+
 def test_the_loser_of_a_race_wins_where_it_is_given_an_outcome(tmp_path: Path) -> None:
     async def check() -> None:
         assert "slow tea" == await run_source(tmp_path / "j", race)
