@@ -23,7 +23,6 @@ from satay.replay import (
     facts,
     identity_facts,
     inherited_child,
-    inherited_children,
     outcome_call,
     read_head,
     value_text,
@@ -182,7 +181,7 @@ def receipt_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> ForkReceipt:
 def waits_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> list[Wait]:
     """The waits that the outstanding calls of the prefix need in the fork."""
     waits = []
-    before = inherited_children(rehearsed.prefix.entries)
+    before = rehearsed.prefix.history.inherited_children()
     for seq, entry in rehearsed.prefix.outstanding.items():
         kind = CALL_KIND[entry.type]
         known = facts(entry) if kind in (CallKind.EVENT, CallKind.CHILD) else {}

@@ -7,7 +7,7 @@ turn. The loose check, for runs that were told to tolerate other code, pairs cal
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -51,6 +51,7 @@ _CHILD_ENDS: Final = frozenset(
 _ENDS_OF_CALLS: Final[frozenset[str]] = (OUTCOME_TYPES - {EntryType.WORKFLOW_CANCEL_REQUESTED}) | {
     EntryType.CALL_CANCELLED
 }
+_INHERIT_CHILDREN: Final = frozenset({EntryType.CHILD_WORKFLOW_SCHEDULED, EntryType.RUN_FORKED})
 _BLOB_MARK: Final = '_blob":"'
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _STEP_TYPES: Final[frozenset[str]] = OUTCOME_TYPES | CALL_KIND.keys()
@@ -221,9 +222,13 @@ def reading(run_id: str) -> Iterator[None]:
         raise of_run(error, run_id)  # noqa: B904  # it is the same error
 
 
-def check_understood(entries: Iterable[Entry]) -> None:
+def check_understood(entries: Sequence[Entry]) -> None:
     """Raise `UnsupportedEntryError` for an entry that must not be passed over: here, not in the middle of a body."""
-    unknown = {type for type in {entry.type for entry in entries} - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
+    _check_types({entry.type for entry in entries}, entries)
+
+
+def _check_types(types: Set[str], entries: Iterable[Entry]) -> None:
+    unknown = {type for type in types - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
     for entry in entries if unknown else ():
         if entry.type in unknown:
             raise _not_understood(entry)
@@ -244,6 +249,37 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
+class History(NamedTuple):
+    """A journal as replays follow it, any number of times.
+
+    `steps` are its calls and outcomes. `notes` are its other entries, without the first. `types` are those of all.
+    """
+
+    entries: Sequence[Entry]
+    steps: Sequence[Entry]
+    notes: Sequence[Entry]
+    types: Set[str]
+
+    def of_fork(self, first: Entry, after: Sequence[Entry]) -> "History":
+        """The journal of a fork that inherits this one: with an entry 1 of its own, and with notes that follow."""
+        types = self.types | {entry.type for entry in after}
+        return History([first, *self.entries[1:], *after], self.steps, [*self.notes, *after], types)
+
+    def inherited_children(self) -> "dict[int, InheritedChild]":
+        """`inherited_children` of the entries. Most runs have no children, and then nothing is looked at."""
+        return inherited_children(self.entries) if self.types >= _INHERIT_CHILDREN else {}
+
+
+def history_of(entries: Sequence[Entry]) -> History:
+    """A journal, ready to be followed. Raises `UnsupportedEntryError`."""
+    types = {entry.type for entry in entries}
+    _check_types(types, entries)
+    steps = [entry for entry in entries if entry.type in _STEP_TYPES]
+    has_notes = len(steps) < len(entries) - 1
+    notes = [entry for entry in entries[1:] if entry.type not in _STEP_TYPES] if has_notes else []
+    return History(entries, steps, notes, types)
+
+
 class StrictReplay:
     """Follows a history and insists on the recorded schedule.
 
@@ -251,15 +287,12 @@ class StrictReplay:
     idle. `match` answers None for a call beyond the history, which is to be made for real.
     """
 
-    def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
-        check_understood(entries)
-        self._steps = [entry for entry in entries if entry.type in _STEP_TYPES]
+    def __init__(self, history: History, passed_over: Callable[[Entry], None]) -> None:
+        self._steps = history.steps
         self._at = 0
         self._matched = 0
-        if len(self._steps) < len(entries) - 1:
-            for entry in entries[1:]:
-                if entry.type not in _STEP_TYPES:
-                    passed_over(entry)
+        for note in history.notes:
+            passed_over(note)
 
     @property
     def matched(self) -> int:
@@ -322,23 +355,22 @@ class LooseReplay:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        history: History,
         passed_over: Callable[[Entry], None],
         differed: Callable[[Divergence], None],
     ) -> None:
-        check_understood(entries)
         self._calls: dict[CallId, Entry] = {}
         self._order: list[CallId] = []
         self._outcomes: list[Entry] = []
         self._differed: Callable[[Divergence], None] | None = differed
-        for entry in entries[1:]:
-            if entry.type in CALL_KIND:
-                self._order.append(recorded_call(entry))
-                self._calls[self._order[-1]] = entry
-            elif entry.type in OUTCOME_TYPES:
-                self._outcomes.append(entry)
+        for step in history.steps:
+            if step.type in CALL_KIND:
+                self._order.append(recorded_call(step))
+                self._calls[self._order[-1]] = step
             else:
-                passed_over(entry)
+                self._outcomes.append(step)
+        for note in history.notes:
+            passed_over(note)
         self._at = 0
         self._issued = 0
 
@@ -429,10 +461,9 @@ def _recorded(entry: Entry) -> CallId | str:
     return f"the outcome of the call at entry {outcome_call(entry)}"
 
 
-def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
+def cancelled_calls(history: History) -> frozenset[int]:
     """The calls that the body gave up on, by seq."""
-    cancelled = EntryType.CALL_CANCELLED.value
-    return frozenset([outcome_call(entry) for entry in entries if entry.type == cancelled])
+    return frozenset([outcome_call(note) for note in history.notes if note.type == EntryType.CALL_CANCELLED])
 
 
 class InheritedChild(NamedTuple):
@@ -502,16 +533,15 @@ class MadeAgain(NamedTuple):
     call: CallId
 
 
-def calls_made_again(entries: Sequence[Entry]) -> dict[int, MadeAgain]:
+def calls_made_again(history: History) -> dict[int, MadeAgain]:
     """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq."""
     again: dict[int, MadeAgain] = {}
-    forked = EntryType.RUN_FORKED.value
-    for entry in entries:
-        if entry.type == forked:
-            known = facts(entry)
+    for note in history.notes:
+        if note.type == EntryType.RUN_FORKED:
+            known = facts(note)
             seq = known.get("again")
             if seq is not None:
-                again[seq] = MadeAgain(known["run_id"], entry.at, recorded_call(entries[seq - 1]))
+                again[seq] = MadeAgain(known["run_id"], note.at, recorded_call(history.entries[seq - 1]))
     return again
 
 

@@ -40,6 +40,7 @@ from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
 from satay.replay import (
     Divergence,
+    History,
     InheritedChild,
     LooseReplay,
     MadeAgain,
@@ -47,7 +48,6 @@ from satay.replay import (
     calls_made_again,
     cancelled_calls,
     facts,
-    inherited_children,
     read_head,
 )
 from satay.texts import json_quote
@@ -105,7 +105,7 @@ class Schedule(ABC):
     )
 
     def __init__(
-        self, clock: Clock, lease: Lease, definition: Workflow[..., Any], origin: Origin, entries: Sequence[Entry]
+        self, clock: Clock, lease: Lease, definition: Workflow[..., Any], origin: Origin, history: History
     ) -> None:
         self.lease = lease
         self.definition = definition
@@ -115,18 +115,18 @@ class Schedule(ABC):
         self.open_waits = 0
         self.cancel_requested = False
         self.is_live = False
-        self.is_replaying = len(entries) > 1
+        self.is_replaying = len(history.entries) > 1
         self._origin = origin
-        self._recorder = Recorder(lease, clock, entries[-1])
-        fork = fresh_fork(entries)
+        self._recorder = Recorder(lease, clock, history.entries[-1])
+        fork = fresh_fork(history.entries)
         self._forked_at = None if fork is None else fork.at
-        self._again: Mapping[int, MadeAgain] = {} if origin.terms is None else calls_made_again(entries)
+        self._again: Mapping[int, MadeAgain] = calls_made_again(history)
         self._answers: Answers | None = None
         self._approvals: dict[str, _AskedFor] | None = None
         self.rehearsal: Rehearsal | None = None
-        self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
+        self._inherited_children: Mapping[int, InheritedChild] = history.inherited_children()
         self._attempts: dict[int, AttemptHistory] | None = None
-        self._cancelled = cancelled_calls(entries)
+        self._cancelled = cancelled_calls(history)
         self._early: dict[int, Entry] | None = None
         self._replay: StrictReplay | LooseReplay | None = None
         self._counts: dict[str, int] = {}

@@ -20,7 +20,7 @@ from satay.errors import JournalCorruptError, JournalError, SatayError
 from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Claim, FirstPage
 from satay.model import Message, RunRecord, RunStatus
 from satay.origin import origin_of
-from satay.replay import needed_blobs, reading
+from satay.replay import history_of, needed_blobs, reading
 from satay.shields import finish
 
 MAX_BATCH: Final = 32
@@ -185,7 +185,7 @@ class Takeovers:
         definition = find_workflow(wanted.record.workflow, run_id)
         with reading(run_id):
             origin = origin_of(run_id, entries, blobs)
-            drive = Drive(host, claim.lease, definition, origin, entries, blobs)
+            drive = Drive(host, claim.lease, definition, origin, history_of(entries), blobs)
         if claim.before.parent_id is not None:
             await host.children.stop_with_parent(run_id, claim.before.parent_id)
         drive.before = claim.before
