@@ -249,21 +249,33 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
+class Answered(NamedTuple):
+    """A call of a task that is answered at once, how it is named, its outcome, and the text of the result."""
+
+    name_fact: str
+    ordinal: int
+    call: Entry
+    outcome: Entry
+    text: str
+
+
 class History(NamedTuple):
     """A journal as replays follow it, any number of times.
 
     `steps` are its calls and outcomes. `notes` are its other entries, without the first. `types` are those of all.
+    `answered` is what strict replays found out of calls, by the number of the step; None where there is only one.
     """
 
     entries: Sequence[Entry]
     steps: Sequence[Entry]
     notes: Sequence[Entry]
     types: Set[str]
+    answered: dict[int, Answered] | None = None
 
     def of_fork(self, first: Entry, after: Sequence[Entry]) -> "History":
         """The journal of a fork that inherits this one: with an entry 1 of its own, and with notes that follow."""
         types = self.types | {entry.type for entry in after}
-        return History([first, *self.entries[1:], *after], self.steps, [*self.notes, *after], types)
+        return History([first, *self.entries[1:], *after], self.steps, [*self.notes, *after], types, self.answered)
 
     def inherited_children(self) -> "dict[int, InheritedChild]":
         """`inherited_children` of the entries. Most runs have no children, and then nothing is looked at."""
@@ -289,6 +301,7 @@ class StrictReplay:
 
     def __init__(self, history: History, passed_over: Callable[[Entry], None]) -> None:
         self._steps = history.steps
+        self._answered = history.answered
         self._at = 0
         self._matched = 0
         for note in history.notes:
@@ -314,8 +327,8 @@ class StrictReplay:
         self._at += 1
         return entry
 
-    def take_answered(self, head: str, but: Container[int]) -> tuple[Entry, Entry, str] | None:
-        """The call of a task that `head` names, its outcome, and the text of the result.
+    def take_answered(self, name_fact: str, ordinal: int, but: Container[int]) -> Answered | None:
+        """The call of a task that these name, with its outcome.
 
         None where that call does not come next or is not answered before another one is issued, where the result is
         kept as a blob, and for a seq that is in `but`.
@@ -323,18 +336,29 @@ class StrictReplay:
         at = self._at
         if at + 1 >= len(self._steps):
             return None
-        call, outcome = self._steps[at], self._steps[at + 1]
-        if outcome.type != _TASK_COMPLETED or call.type != _TASK_SCHEDULED:
-            return None
-        payload = call.payload
-        if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
-            return None
-        text = _result_of(outcome, call.seq)
-        if text is None or call.seq in but:
+        known = None if self._answered is None else self._answered.get(at)
+        if known is None or known[0] != name_fact or known[1] != ordinal:
+            known = self._find_answered(at, name_fact, ordinal)
+        if known is None or known[2].seq in but:
             return None
         self._matched += 1
         self._at = at + 2
-        return call, outcome, text
+        return known
+
+    def _find_answered(self, at: int, name_fact: str, ordinal: int) -> Answered | None:
+        call, outcome = self._steps[at], self._steps[at + 1]
+        if outcome.type != _TASK_COMPLETED or call.type != _TASK_SCHEDULED:
+            return None
+        payload, head = call.payload, f'{name_fact},"ordinal":{ordinal}'
+        if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
+            return None
+        text = _result_of(outcome, call.seq)
+        if text is None:
+            return None
+        found = Answered(name_fact, ordinal, call, outcome, text)
+        if self._answered is not None:
+            self._answered[at] = found
+        return found
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         """The outcome that begins the next turn; a divergence if the body should have issued another call first."""

@@ -230,16 +230,15 @@ class Schedule(ABC):
         ):
             return NOT_RECALLED
         ordinal = self._counts.get(task.head, 0)
-        answered = replay.take_answered(f'{task.head},"ordinal":{ordinal}', self._again)
+        answered = replay.take_answered(task.head, ordinal, self._again)
         if answered is None:
             return NOT_RECALLED
-        entry, outcome, text = answered
+        _, _, entry, outcome, text = answered
         self._counts[task.head] = ordinal + 1
         self._turns_left -= 1
-        self.loop.skip_future()
         if self.rehearsal is not None:
             _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
-        self.loop.advance_to(outcome.at)
+        self.loop.skip_turn(outcome.at)
         return task.result_codec.decode(text, task.result_where)
 
     def open_task(

@@ -33,7 +33,7 @@ class Prefix:
     @cached_property
     def history(self) -> History:
         """What a replay of the prefix follows. Raises `UnsupportedEntryError`."""
-        return history_of(self.entries)
+        return history_of(self.entries)._replace(answered={})
 
     @cached_property
     def reuse(self) -> Reuse:
