@@ -180,8 +180,7 @@ class Takeovers:
         entries = page.entries
         if not page.is_whole:
             entries = [*entries, *await host.archive.entries(run_id, after=len(entries))]
-        needed = needed_blobs(entries)
-        blobs = await host.archive.values(run_id, entries, needed) if needed else {}
+        blobs = await host.archive.values(run_id, entries, needed_blobs(entries))
         definition = find_workflow(wanted.record.workflow, run_id)
         with reading(run_id):
             origin = origin_of(run_id, entries, blobs)
