@@ -473,10 +473,10 @@ class Scheduler:
         self.children.wake_sharers(drive.run_id)
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
-            if parent is not None:
-                self.look_for_messages(parent)
-            else:
+            if parent is None:
                 self.spawn(self.wake_if_ours(drive.parent_id))
+            elif not parent.is_live or parent.child_call(drive.run_id) is not None:
+                self.look_for_messages(parent)  # What a task of the parent has started ends without a message.
 
     def drive_stopped(self, drive: Drive, error: BaseException) -> None:
         self._forget(drive)
