@@ -53,7 +53,10 @@ class Archive:
 
     async def latest(self, run_id: str) -> RunRecord:
         """The row of a run, or of the one that goes on in its place. Raises `RunNotFoundError`."""
-        record = await self.record(run_id)
+        return await self.latest_of(await self.record(run_id))
+
+    async def latest_of(self, record: RunRecord) -> RunRecord:
+        """The row of a run that was read, or of the one that goes on in its place."""
         while record.status == RunStatus.COMPLETED:
             continued_as = (await self.ending(record.run_id)).continued_as
             if continued_as is None:
@@ -90,6 +93,8 @@ class Archive:
 
     async def values(self, run_id: str, entries: Sequence[Entry], digests: Collection[str]) -> dict[str, str]:
         """The texts of blobs that entries of a run refer to. An error about one that is lost names the entry."""
+        if not digests:  # Most runs have none, and then the store need not be asked.
+            return {}
         try:
             return await self.journal.blobs(digests)
         except JournalCorruptError as error:
@@ -123,7 +128,7 @@ class Archive:
         if len(found) != len(wanted):
             raise JournalCorruptError(f"run {run_id!r} lacks entries among {seqs[0]} to {seqs[-1]}", run_id=run_id)
         references = {digest for entry in found if (digest := blob_reference(entry)) is not None}
-        blobs = await self.values(run_id, found, references) if references else {}
+        blobs = await self.values(run_id, found, references)
         return [value_text(entry) or blobs[blob_reference(entry) or ""] for entry in found]
 
     async def session_status(self, record: RunRecord) -> "SessionStatus | None":

@@ -58,7 +58,7 @@ class RequestedCut:
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for, without what was left at its default."""
-        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+        return {name: value for name, default in _DEFAULTS.items() if (value := getattr(self, name)) != default}
 
 
 _DEFAULTS: Final = asdict(RequestedCut())
@@ -125,7 +125,7 @@ def resolve_cut(
     else:
         found = _at_overrides(entries, calls, overridden)
     _check_not_kept(run_id, entries, calls, found, overridden)
-    replaced = {seq for seq, call in calls.items() if call in overridden}
+    replaced = {seq for seq, call in calls.items() if call in overridden} if overridden else ()
     return found._replace(kept=[entry for entry in found.kept if outcome_call(entry) not in replaced])
 
 

@@ -116,9 +116,9 @@ class Task(Generic[P, R]):
     ) -> R:
         """Open the call when this is first awaited, and wait for its outcome."""
         if key is None:
-            recalled = schedule.recall_result(self, args, kwargs)
+            recalled: R = schedule.recall_result(self, args, kwargs)
             if recalled is not NOT_RECALLED:
-                return cast(R, recalled)
+                return recalled
         call = schedule.open_task(self, args, kwargs, key)
         try:
             return cast(R, await call.future)

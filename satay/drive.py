@@ -26,7 +26,7 @@ from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, NewRun, Wait
 from satay.model import APPROVAL, Entry, EntryType, Message, RunStatus
 from satay.origin import Origin
-from satay.replay import Divergence, of_run
+from satay.replay import Divergence, History, of_run
 from satay.revivals import CALLBACKS_PER_SLICE, FINAL, TURNS_PER_SLICE, DriveSettings, Revival, stops_on_error
 from satay.texts import json_quote
 from satay.watch import TurnWatch
@@ -96,10 +96,10 @@ class Drive(Revival):
         lease: Lease,
         definition: Workflow[..., Any],
         origin: Origin,
-        entries: Sequence[Entry],
+        history: History,
         blobs: Mapping[str, str],
     ) -> None:
-        super().__init__(host.clock, host.turn_watch, host.drive_settings, lease, definition, origin, entries, blobs)
+        super().__init__(host.clock, host.turn_watch, host.drive_settings, lease, definition, origin, history, blobs)
         self._host = host
         self._in_flight: _Consequences | None = None
         self._is_urgent = True

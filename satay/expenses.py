@@ -8,25 +8,26 @@ from math import fsum
 
 from satay.archive import Archive
 from satay.journal import MAX_PAGE, RunQuery
-from satay.model import STATUS_OF_ENDING, Entry, EntryType
+from satay.model import STATUS_OF_ENDING, Entry, EntryType, RunRecord
 from satay.replay import read_head, reading
 
 
-async def spent_cost(archive: Archive, run_id: str) -> float:
+async def spent_cost(archive: Archive, run: RunRecord) -> float:
     """The cost that a run recorded, with that of its descendants. Raises `JournalError`, `RunNotFoundError`."""
     costs: list[float] = []
     seen: set[str] = set()
-    waiting = [run_id]
+    waiting = [run]
     while waiting:
         current = waiting.pop()
-        if current in seen:
+        if current.run_id in seen:
             continue
-        seen.add(current)
-        own = await archive.entries(current, after=(await archive.record(current)).fork_seq or 0)
-        with reading(current):
+        seen.add(current.run_id)
+        own = await archive.entries(current.run_id, after=current.fork_seq or 0)
+        with reading(current.run_id):
             costs += _costs(own)
-            waiting += _successors(own)
-        waiting += await _children(archive, current)
+            successors = list(_successors(own))
+        waiting += [await archive.record(successor) for successor in successors]
+        waiting += await _children(archive, current.run_id)
     return fsum(costs)
 
 
@@ -48,11 +49,11 @@ def _successors(entries: Sequence[Entry]) -> Iterator[str]:
             yield continued_as
 
 
-async def _children(archive: Archive, run_id: str) -> list[str]:
-    children: list[str] = []
+async def _children(archive: Archive, run_id: str) -> list[RunRecord]:
+    children: list[RunRecord] = []
     while True:
-        before = children[-1] if children else None
+        before = children[-1].run_id if children else None
         page = await archive.journal.runs(RunQuery(parent_id=run_id, before=before, limit=MAX_PAGE))
-        children += [child.run_id for child in page]
+        children += page
         if len(page) < MAX_PAGE:
             return children

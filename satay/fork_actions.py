@@ -1,6 +1,5 @@
 """What a fork does with the calls that are outstanding at its cut."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from satay.answers import recorded_identity
@@ -8,9 +7,9 @@ from satay.cuts import Cut
 from satay.definitions import declared_effect
 from satay.effects import Effect, ToolPolicy, ruling_for
 from satay.fork_drafts import Draft, Rehearsed
-from satay.model import CallId, CallKind, Entry, EntryType
+from satay.model import CallId, CallKind, EntryType
 from satay.receipts import CallInFlight
-from satay.replay import outcome_call, read_head
+from satay.replay import History, outcome_call, read_head
 
 _IN_STORE: Final[frozenset[str]] = frozenset(
     {EntryType.OUTCOME_KEPT, EntryType.OUTCOME_OVERRIDDEN, EntryType.RUN_FORKED}
@@ -21,7 +20,7 @@ _IN_STORE: Final[frozenset[str]] = frozenset(
 def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
     """The calls that are outstanding at the cut, and what the fork does with each."""
     cut = rehearsed.cut
-    answered = answered_calls(draft, cut, rehearsed.prefix.entries)
+    answered = answered_calls(draft, cut, rehearsed.prefix.history)
     found = []
     for seq in rehearsed.prefix.outstanding:
         call = draft.calls[seq]
@@ -30,13 +29,13 @@ def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
     return found
 
 
-def answered_calls(draft: Draft, cut: Cut, prefix: Sequence[Entry]) -> dict[int, str]:
+def answered_calls(draft: Draft, cut: Cut, prefix: History) -> dict[int, str]:
     """The calls whose outcome is in store at the cut, by seq, and where it is from: what the fork does with them.
 
     Those that the source made after the cut are among them.
     """
     answered: dict[int, str] = {}
-    own = [entry for entry in prefix if entry.type in _IN_STORE]
+    own = [note for note in prefix.notes if note.type in _IN_STORE]
     seqs = {call: seq for seq, call in draft.calls.items()} if own or draft.overrides else {}
     for entry in own:  # A source that is a fork itself may have had outcomes in store.
         match entry.type:

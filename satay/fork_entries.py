@@ -24,7 +24,6 @@ from satay.replay import (
     facts,
     identity_facts,
     inherited_child,
-    inherited_children,
     outcome_call,
     read_head,
     value_text,
@@ -194,8 +193,8 @@ def waits_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> list[Wait]:
     """The waits that the outstanding calls of the prefix need in the fork, but for those with an outcome in store."""
     waits = []
     prefix = rehearsed.prefix
-    before = inherited_children(prefix.entries)
-    answered = answered_calls(draft, rehearsed.cut, prefix.entries)
+    before = prefix.history.inherited_children()
+    answered = answered_calls(draft, rehearsed.cut, prefix.history)
     for seq, entry in prefix.outstanding.items():
         if seq in answered:
             continue

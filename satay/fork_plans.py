@@ -44,7 +44,7 @@ _MADE_AGAIN: Final = frozenset({"run", "rerun", "ask", "fork", "wait"})
 
 def _planned_calls(draft: Draft, rehearsed: Rehearsed) -> list[PlannedCall]:
     actions = {call.seq: call.action for call in calls_in_flight(draft, rehearsed)}
-    answered = answered_calls(draft, rehearsed.cut, rehearsed.prefix.entries)
+    answered = answered_calls(draft, rehearsed.cut, rehearsed.prefix.history)
     through = len(rehearsed.prefix)
     paths = {stale.seq: stale.path for stale in rehearsed.stale}
     spent = _spent(draft.entries)

@@ -39,7 +39,6 @@ from satay.replay import (
     SHARE_CHILDREN,
     blob_reference,
     facts,
-    inherited_children,
     reading,
     recorded_call,
     value_text,
@@ -215,8 +214,8 @@ class Forks:
         if draft.request.children != SHARE_CHILDREN:
             return
         prefix = draft.recorded.prefix(cut.through_seq)
-        before = inherited_children(prefix.entries)
-        answered = answered_calls(draft, cut, prefix.entries)
+        before = prefix.history.inherited_children()
+        answered = answered_calls(draft, cut, prefix.history)
         for seq, entry in prefix.outstanding.items():
             if entry.type != EntryType.CHILD_WORKFLOW_SCHEDULED or seq == cut.again or seq in answered:
                 continue
@@ -241,8 +240,8 @@ class Forks:
         origin = origin_of_fork(draft, origin_of(draft.run_id, prefix.entries, blobs), terms, at, len(prefix))
         after, own_blobs = after_prefix(draft, cut, fork_id, prefix.last, at, blobs, "null")
         blobs = {**blobs, **{blob.sha256: blob.text for blob in own_blobs}}
-        entries = [first, *prefix.entries[1:], *after]
-        drive = Drive(host, Lease(fork_id, 0, 0), draft.definition, origin, entries, blobs)
+        history = prefix.history.of_fork(first, after)
+        drive = Drive(host, Lease(fork_id, 0, 0), draft.definition, origin, history, blobs)
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error), is_plan=is_plan)
         try:
@@ -312,9 +311,9 @@ class Forks:
         if rehearsed.error is None:
             host.adopt_rehearsed(rehearsed.drive, lease, origin, after[-1])
         else:  # The fork stops with this error; whoever waits for its result is told.
-            entries = [first, *prefix.entries[1:], *after]
+            history = prefix.history.of_fork(first, after)
             every_blob = {**rehearsed.blobs, **{blob.sha256: blob.text for blob in more}}
-            host.adopt(Drive(host, lease, draft.definition, origin, entries, every_blob), resumed=False)
+            host.adopt(Drive(host, lease, draft.definition, origin, history, every_blob), resumed=False)
         return receipt
 
     async def _same_fork(self, fork_id: str, draft: Draft) -> ForkReceipt:

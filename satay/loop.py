@@ -232,6 +232,7 @@ class WorkflowLoop(_RefusingLoop):
     __slots__ = (
         "_as_completed",
         "_awaiting",
+        "_awaiting_at",
         "_cancelled",
         "_is_alone",
         "_is_dropped",
@@ -254,6 +255,7 @@ class WorkflowLoop(_RefusingLoop):
         self._is_dropped = False
         self._is_alone = False
         self._awaiting: types.FrameType | None = None
+        self._awaiting_at = -1
         self._unhandled: list[dict[str, Any]] | None = None
         self._cancelled: tuple[list[WorkflowHandle | WorkflowTimer], int, list[int]] | None = None
         self._as_completed: tuple[types.FrameType, dict[int, WorkflowTask[Any]]] | None = None
@@ -321,14 +323,18 @@ class WorkflowLoop(_RefusingLoop):
 
     def would_be_idle(self, frame: types.FrameType) -> bool:
         """Whether nothing would be ready, and nobody else go on, if what `frame` awaits suspended it now."""
-        if self._ready or not self._is_alone or not is_at_await(frame):
+        if self._ready or not self._is_alone:
             return False
-        if frame is not self._awaiting:
-            if not is_awaited_from(frame, WorkflowLoop._run_ready.__code__):
-                return False
-            # A coroutine that has not been suspended since is still awaited by the same ones. An async generator may
-            # have been, by whoever iterates it.
-            self._awaiting = frame if frame.f_code.co_flags & inspect.CO_COROUTINE else None
+        if frame is self._awaiting and frame.f_lasti == self._awaiting_at:
+            return True
+        if not is_at_await(frame) or not (
+            frame is self._awaiting or is_awaited_from(frame, WorkflowLoop._run_ready.__code__)
+        ):
+            return False
+        # A coroutine that has not been suspended since is still awaited by the same ones. An async generator may have
+        # been, by whoever iterates it.
+        self._awaiting = frame if frame.f_code.co_flags & inspect.CO_COROUTINE else None
+        self._awaiting_at = frame.f_lasti
         return True
 
     def _report(self, handle: asyncio.Handle, error: Exception) -> None:
@@ -453,9 +459,11 @@ class WorkflowLoop(_RefusingLoop):
         self._tasks.append(task)
         return task
 
-    def skip_future(self) -> None:
-        """Count a future as made that nobody will need."""
+    def skip_turn(self, at: int) -> None:
+        """Take a turn as done: count the future as made that nobody needs, and set the time to when it was resolved."""
         self._order += 1
+        if at > self.now:
+            self.now = at
 
     def _next_order(self) -> int:
         self._order += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from satay.model import Entry, EntryType
-from satay.replay import ENDS_OF_CALLS, outcome_call, read_head
+from satay.replay import ENDS_OF_CALLS, History, outcome_call, read_head
 
 _WAITS: Final[frozenset[str]] = frozenset({EntryType.TIMER_CREATED, EntryType.EVENT_WAIT_STARTED})
 _FORKED: Final = EntryType.RUN_FORKED.value
@@ -57,6 +57,12 @@ def postponements(entries: Iterable[Entry]) -> Mapping[int, int]:
     for entry in entries:
         found.take(entry)
     return found.by_call
+
+
+def postponements_in(history: History) -> Mapping[int, int]:
+    """`postponements` of a journal. Most runs are no forks or have no waits, and then nothing is looked at."""
+    has_any = _FORKED in history.types and not _WAITS.isdisjoint(history.types)
+    return postponements(history.entries) if has_any else {}
 
 
 def moment_of_cut(prefix: Sequence[Entry], again: int | None) -> int:

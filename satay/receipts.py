@@ -6,7 +6,7 @@ A receipt keeps the very text that was stored, so that it shows the same bytes w
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from satay.boundaries import SessionBoundary
@@ -122,7 +122,7 @@ class ForkReceipt:
         return data
 
     def _data(self) -> dict[str, Any]:
-        data = {part.name: getattr(self, part.name) for part in fields(self) if part.name not in _NOT_STORED}
+        data = {name: getattr(self, name) for name in self.__slots__ if name not in _NOT_STORED}
         data["requested"] = self.requested.to_dict()
         data["intervention"] = json.loads(OPAQUE.encode(self.intervention, _INTERVENTION))
         if self.boundary is None:
@@ -130,7 +130,7 @@ class ForkReceipt:
         else:
             data["boundary"] = asdict(self.boundary)
         for name in _LISTS:
-            data[name] = [{part.name: getattr(item, part.name) for part in fields(item)} for item in data[name]]
+            data[name] = [{part: getattr(item, part) for part in item.__slots__} for item in data[name]]
         return data
 
     @classmethod
@@ -146,7 +146,7 @@ class ForkReceipt:
 
     @classmethod
     def _from_plain(cls, stored: Any, text: str) -> "ForkReceipt":
-        data = {part.name: stored[part.name] for part in fields(cls) if part.name in stored}
+        data = {name: stored[name] for name in cls.__slots__ if name in stored}
         data["requested"] = _known(RequestedCut, stored["requested"])
         data["intervention"] = OPAQUE.decode(json.dumps(stored["intervention"]), _INTERVENTION)
         data["tool_policies"] = {name: ToolPolicy(policy) for name, policy in stored["tool_policies"].items()}
@@ -215,7 +215,7 @@ def _reproducibility_lines(boundary: SessionBoundary | None) -> list[tuple[str, 
 
 def _known(record: Any, stored: Mapping[str, Any]) -> Any:
     """A record of what was stored, without members that a later version added."""
-    return record(**{part.name: stored[part.name] for part in fields(record) if part.name in stored})
+    return record(**{name: stored[name] for name in record.__slots__ if name in stored})
 
 
 _NOT_STORED: Final = ("replayed", "text")

@@ -7,7 +7,7 @@ turn. The loose check, for runs that were told to tolerate other code, pairs cal
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -53,6 +53,7 @@ NEEDED_VERSION: Final = "needs"
 _CHILD_ENDS: Final = frozenset(
     {EntryType.CHILD_WORKFLOW_COMPLETED, EntryType.CHILD_WORKFLOW_FAILED, EntryType.CALL_CANCELLED}
 )
+_INHERIT_CHILDREN: Final = frozenset({EntryType.CHILD_WORKFLOW_SCHEDULED, EntryType.RUN_FORKED})
 _BLOB_MARK: Final = '_blob":"'
 _KNOWN: Final[frozenset[str]] = frozenset(EntryType)
 _STEP_TYPES: Final[frozenset[str]] = OUTCOME_TYPES | CALL_KIND.keys()
@@ -223,9 +224,13 @@ def reading(run_id: str) -> Iterator[None]:
         raise of_run(error, run_id)  # noqa: B904  # it is the same error
 
 
-def check_understood(entries: Iterable[Entry]) -> None:
+def check_understood(entries: Sequence[Entry]) -> None:
     """Raise `UnsupportedEntryError` for an entry that must not be passed over: here, not in the middle of a body."""
-    unknown = {type for type in {entry.type for entry in entries} - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
+    _check_types({entry.type for entry in entries}, entries)
+
+
+def _check_types(types: Set[str], entries: Iterable[Entry]) -> None:
+    unknown = {type for type in types - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
     for entry in entries if unknown else ():
         if entry.type in unknown:
             raise _not_understood(entry)
@@ -246,6 +251,49 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
+class Answered(NamedTuple):
+    """A call of a task that is answered at once, how it is named, its outcome, and the text of the result."""
+
+    name_fact: str
+    ordinal: int
+    call: Entry
+    outcome: Entry
+    text: str
+
+
+class History(NamedTuple):
+    """A journal as replays follow it, any number of times.
+
+    `steps` are its calls and outcomes. `notes` are its other entries, without the first. `types` are those of all.
+    `answered` is what strict replays found out of calls, by the number of the step; None where there is only one.
+    """
+
+    entries: Sequence[Entry]
+    steps: Sequence[Entry]
+    notes: Sequence[Entry]
+    types: Set[str]
+    answered: dict[int, Answered] | None = None
+
+    def of_fork(self, first: Entry, after: Sequence[Entry]) -> "History":
+        """The journal of a fork that inherits this one: with an entry 1 of its own, and with notes that follow."""
+        types = self.types | {entry.type for entry in after}
+        return History([first, *self.entries[1:], *after], self.steps, [*self.notes, *after], types, self.answered)
+
+    def inherited_children(self) -> "dict[int, InheritedChild]":
+        """`inherited_children` of the entries. Most runs have no children, and then nothing is looked at."""
+        return inherited_children(self.entries) if self.types >= _INHERIT_CHILDREN else {}
+
+
+def history_of(entries: Sequence[Entry]) -> History:
+    """A journal, ready to be followed. Raises `UnsupportedEntryError`."""
+    types = {entry.type for entry in entries}
+    _check_types(types, entries)
+    steps = [entry for entry in entries if entry.type in _STEP_TYPES]
+    has_notes = len(steps) < len(entries) - 1
+    notes = [entry for entry in entries[1:] if entry.type not in _STEP_TYPES] if has_notes else []
+    return History(entries, steps, notes, types)
+
+
 class StrictReplay:
     """Follows a history and insists on the recorded schedule.
 
@@ -253,15 +301,13 @@ class StrictReplay:
     idle. `match` answers None for a call beyond the history, which is to be made for real.
     """
 
-    def __init__(self, entries: Sequence[Entry], passed_over: Callable[[Entry], None]) -> None:
-        check_understood(entries)
-        self._steps = [entry for entry in entries if entry.type in _STEP_TYPES]
+    def __init__(self, history: History, passed_over: Callable[[Entry], None]) -> None:
+        self._steps = history.steps
+        self._answered = history.answered
         self._at = 0
         self._matched = 0
-        if len(self._steps) < len(entries) - 1:
-            for entry in entries[1:]:
-                if entry.type not in _STEP_TYPES:
-                    passed_over(entry)
+        for note in history.notes:
+            passed_over(note)
 
     @property
     def matched(self) -> int:
@@ -283,8 +329,8 @@ class StrictReplay:
         self._at += 1
         return entry
 
-    def take_answered(self, head: str, but: Container[int]) -> tuple[Entry, Entry, str] | None:
-        """The call of a task that `head` names, its outcome, and the text of the result.
+    def take_answered(self, name_fact: str, ordinal: int, but: Container[int]) -> Answered | None:
+        """The call of a task that these name, with its outcome.
 
         None where that call does not come next or is not answered before another one is issued, where the result is
         kept as a blob, and for a seq that is in `but`.
@@ -292,18 +338,29 @@ class StrictReplay:
         at = self._at
         if at + 1 >= len(self._steps):
             return None
-        call, outcome = self._steps[at], self._steps[at + 1]
-        if outcome.type != _TASK_COMPLETED or call.type != _TASK_SCHEDULED:
-            return None
-        payload = call.payload
-        if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
-            return None
-        text = _result_of(outcome, call.seq)
-        if text is None or call.seq in but:
+        known = None if self._answered is None else self._answered.get(at)
+        if known is None or known[0] != name_fact or known[1] != ordinal:
+            known = self._find_answered(at, name_fact, ordinal)
+        if known is None or known[2].seq in but:
             return None
         self._matched += 1
         self._at = at + 2
-        return call, outcome, text
+        return known
+
+    def _find_answered(self, at: int, name_fact: str, ordinal: int) -> Answered | None:
+        call, outcome = self._steps[at], self._steps[at + 1]
+        if outcome.type != _TASK_COMPLETED or call.type != _TASK_SCHEDULED:
+            return None
+        payload, head = call.payload, f'{name_fact},"ordinal":{ordinal}'
+        if not payload.startswith(head, 1) or payload[len(head) + 1] not in ",}":
+            return None
+        text = _result_of(outcome, call.seq)
+        if text is None:
+            return None
+        found = Answered(name_fact, ordinal, call, outcome, text)
+        if self._answered is not None:
+            self._answered[at] = found
+        return found
 
     def next_outcome(self, is_body_done: bool) -> Entry | Divergence | None:
         """The outcome that begins the next turn; a divergence if the body should have issued another call first."""
@@ -324,23 +381,22 @@ class LooseReplay:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        history: History,
         passed_over: Callable[[Entry], None],
         differed: Callable[[Divergence], None],
     ) -> None:
-        check_understood(entries)
         self._calls: dict[CallId, Entry] = {}
         self._order: list[CallId] = []
         self._outcomes: list[Entry] = []
         self._differed: Callable[[Divergence], None] | None = differed
-        for entry in entries[1:]:
-            if entry.type in CALL_KIND:
-                self._order.append(recorded_call(entry))
-                self._calls[self._order[-1]] = entry
-            elif entry.type in OUTCOME_TYPES:
-                self._outcomes.append(entry)
+        for step in history.steps:
+            if step.type in CALL_KIND:
+                self._order.append(recorded_call(step))
+                self._calls[self._order[-1]] = step
             else:
-                passed_over(entry)
+                self._outcomes.append(step)
+        for note in history.notes:
+            passed_over(note)
         self._at = 0
         self._issued = 0
 
@@ -431,10 +487,9 @@ def _recorded(entry: Entry) -> CallId | str:
     return f"the outcome of the call at entry {outcome_call(entry)}"
 
 
-def cancelled_calls(entries: Iterable[Entry]) -> frozenset[int]:
+def cancelled_calls(history: History) -> frozenset[int]:
     """The calls that the body gave up on, by seq."""
-    cancelled = EntryType.CALL_CANCELLED.value
-    return frozenset([outcome_call(entry) for entry in entries if entry.type == cancelled])
+    return frozenset([outcome_call(note) for note in history.notes if note.type == EntryType.CALL_CANCELLED])
 
 
 class InheritedChild(NamedTuple):
@@ -504,16 +559,15 @@ class MadeAgain(NamedTuple):
     call: CallId
 
 
-def calls_made_again(entries: Sequence[Entry]) -> dict[int, MadeAgain]:
+def calls_made_again(history: History) -> dict[int, MadeAgain]:
     """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq."""
     again: dict[int, MadeAgain] = {}
-    forked = EntryType.RUN_FORKED.value
-    for entry in entries:
-        if entry.type == forked:
-            known = facts(entry)
+    for note in history.notes:
+        if note.type == EntryType.RUN_FORKED:
+            known = facts(note)
             seq = known.get("again")
             if seq is not None:
-                again[seq] = MadeAgain(known["run_id"], entry.at, recorded_call(entries[seq - 1]))
+                again[seq] = MadeAgain(known["run_id"], note.at, recorded_call(history.entries[seq - 1]))
     return again
 
 

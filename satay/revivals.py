@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
@@ -38,6 +38,7 @@ from satay.outcomes import resolve
 from satay.rehearsals import Rehearsal
 from satay.replay import (
     Divergence,
+    History,
     LooseReplay,
     StrictReplay,
     blob_reference,
@@ -119,16 +120,16 @@ class Revival(Schedule):
         lease: Lease,
         definition: Workflow[..., Any],
         origin: Origin,
-        entries: Sequence[Entry],
+        history: History,
         blobs: Mapping[str, str],
     ) -> None:
-        super().__init__(clock, lease, definition, origin, entries)
+        super().__init__(clock, lease, definition, origin, history)
         self._clock = clock
         self._turn_watch = turn_watch
         self.drive_settings = drive_settings
-        self._history_head = entries[-1].seq
+        self._history_head = history.entries[-1].seq
         self._blobs = blobs
-        self._replay = self._new_replay(entries)
+        self._replay = self._new_replay(history)
         self._is_replayed = False
         self._is_stepping = False
         self._turn_callbacks = 0
@@ -178,13 +179,13 @@ class Revival(Schedule):
         self._root = self.loop.spawn(self.definition.fn(*args, **kwargs), contextvars.Context())
         self._replay_slice()
 
-    def _new_replay(self, entries: Sequence[Entry]) -> StrictReplay | LooseReplay | None:
-        if len(entries) == 1:
+    def _new_replay(self, history: History) -> StrictReplay | LooseReplay | None:
+        if len(history.entries) == 1:
             return None
         if self.drive_settings.nondeterminism == "strict":
-            return StrictReplay(entries, self._note)
+            return StrictReplay(history, self._note)
         self._early = {}
-        return LooseReplay(entries, self._note, self._differed)
+        return LooseReplay(history, self._note, self._differed)
 
     def _note(self, entry: Entry) -> None:
         """Keep what an entry that does not reach the body says of attempts, or has in store for a call."""

@@ -36,11 +36,12 @@ from satay.journal import CHILD_ENDED, Lease, Wait
 from satay.loop import WorkflowTimer
 from satay.model import APPROVAL, Entry, EntryType, child_run_id
 from satay.origin import Origin, fresh_fork
-from satay.postponements import postponements
+from satay.postponements import postponements_in
 from satay.recorder import Recorder
 from satay.rehearsals import Rehearsal
 from satay.replay import (
     Divergence,
+    History,
     InheritedChild,
     LooseReplay,
     MadeAgain,
@@ -48,7 +49,6 @@ from satay.replay import (
     calls_made_again,
     cancelled_calls,
     facts,
-    inherited_children,
     read_head,
 )
 from satay.texts import json_quote
@@ -107,7 +107,7 @@ class Schedule(ABC):
     )
 
     def __init__(
-        self, clock: Clock, lease: Lease, definition: Workflow[..., Any], origin: Origin, entries: Sequence[Entry]
+        self, clock: Clock, lease: Lease, definition: Workflow[..., Any], origin: Origin, history: History
     ) -> None:
         self.lease = lease
         self.definition = definition
@@ -117,19 +117,19 @@ class Schedule(ABC):
         self.open_waits = 0
         self.cancel_requested = False
         self.is_live = False
-        self.is_replaying = len(entries) > 1
+        self.is_replaying = len(history.entries) > 1
         self._origin = origin
-        self._recorder = Recorder(lease, clock, entries[-1])
-        fork = fresh_fork(entries)
+        self._recorder = Recorder(lease, clock, history.entries[-1])
+        fork = fresh_fork(history.entries)
         self._forked_at = None if fork is None else fork.at
-        self._again: Mapping[int, MadeAgain] = {} if origin.terms is None else calls_made_again(entries)
+        self._again: Mapping[int, MadeAgain] = calls_made_again(history)
         self._answers: Answers | None = None
         self._approvals: dict[str, _AskedFor] | None = None
         self.rehearsal: Rehearsal | None = None
-        self._inherited_children: Mapping[int, InheritedChild] = inherited_children(entries)
-        self._postponements: Mapping[int, int] = {} if origin.terms is None else postponements(entries)
+        self._inherited_children: Mapping[int, InheritedChild] = history.inherited_children()
+        self._postponements: Mapping[int, int] = postponements_in(history)
         self._attempts: dict[int, AttemptHistory] | None = None
-        self._cancelled = cancelled_calls(entries)
+        self._cancelled = cancelled_calls(history)
         self._early: dict[int, Entry] | None = None
         self._replay: StrictReplay | LooseReplay | None = None
         self._counts: dict[str, int] = {}
@@ -233,16 +233,15 @@ class Schedule(ABC):
         ):
             return NOT_RECALLED
         ordinal = self._counts.get(task.head, 0)
-        answered = replay.take_answered(f'{task.head},"ordinal":{ordinal}', self._again)
+        answered = replay.take_answered(task.head, ordinal, self._again)
         if answered is None:
             return NOT_RECALLED
-        entry, outcome, text = answered
+        _, _, entry, outcome, text = answered
         self._counts[task.head] = ordinal + 1
         self._turns_left -= 1
-        self.loop.skip_future()
         if self.rehearsal is not None:
             _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
-        self.loop.advance_to(outcome.at)
+        self.loop.skip_turn(outcome.at)
         return task.result_codec.decode(text, task.result_where)
 
     def open_task(

@@ -52,7 +52,7 @@ from satay.model import (
 )
 from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
-from satay.replay import Divergence
+from satay.replay import Divergence, history_of
 from satay.revivals import DriveSettings
 from satay.takeovers import Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
@@ -264,7 +264,7 @@ class Scheduler:
         origin = Origin(run_id, self.chance.new_seed(), now, input_text, parent_id, terms)
         entry, blobs = workflow_created(definition, origin, now)
         lease = await self.journal.create(self._new_run(definition, origin, now, start_key), [entry], blobs)
-        self.adopt(Drive(self, lease, definition, origin, [entry], {}), resumed=False)
+        self.adopt(Drive(self, lease, definition, origin, history_of([entry]), {}), resumed=False)
 
     def adopt(self, drive: Drive, resumed: bool) -> None:
         """Begin a drive whose lease this scheduler holds."""
@@ -474,10 +474,10 @@ class Scheduler:
         self.children.wake_sharers(drive.run_id)
         if drive.parent_id is not None:
             parent = self._drives.get(drive.parent_id)
-            if parent is not None:
-                self.look_for_messages(parent)
-            else:
+            if parent is None:
                 self.spawn(self.wake_if_ours(drive.parent_id))
+            elif not parent.is_live or parent.child_call(drive.run_id) is not None:
+                self.look_for_messages(parent)  # What a task of the parent has started ends without a message.
 
     def drive_stopped(self, drive: Drive, error: BaseException) -> None:
         self._forget(drive)

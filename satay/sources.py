@@ -12,7 +12,7 @@ from satay.accounts import Reuse
 from satay.archive import Archive
 from satay.histories import reuse_of
 from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry
-from satay.replay import CALL_KIND, needed_blobs, open_calls, recorded_call
+from satay.replay import CALL_KIND, History, history_of, needed_blobs, open_calls, recorded_call
 
 MAX_REMEMBERED_ENTRIES: Final = 50_000
 """How many entries of sources that have ended stay in memory, to be forked again."""
@@ -29,6 +29,11 @@ class Prefix:
         self.last = entries[-1]
         self.outstanding: Mapping[int, Entry] = open_calls(entries)
         self.references = needed_blobs(entries)
+
+    @cached_property
+    def history(self) -> History:
+        """What a replay of the prefix follows. Raises `UnsupportedEntryError`."""
+        return history_of(self.entries)._replace(answered={})
 
     @cached_property
     def reuse(self) -> Reuse:

@@ -329,8 +329,9 @@ def _told(error: Exception) -> str:
 
 async def _ended_trial(app: App, variant: str, repeat: int, run_id: str, error: str | None) -> Trial:
     archive = (await app.scheduler()).archive
-    first, latest = await archive.record(run_id), await archive.latest(run_id)
-    cost = await spent_cost(archive, run_id)
+    first = await archive.record(run_id)
+    latest = await archive.latest_of(first)
+    cost = await spent_cost(archive, first)
     seconds = (latest.updated_at - first.created_at) / MICROSECONDS
     return Trial(variant, repeat, run_id, latest.status, None, cost, seconds, error)
 

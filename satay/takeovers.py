@@ -20,7 +20,7 @@ from satay.errors import JournalCorruptError, JournalError, SatayError
 from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Claim, FirstPage
 from satay.model import Message, RunRecord, RunStatus
 from satay.origin import origin_of
-from satay.replay import needed_blobs, reading
+from satay.replay import history_of, needed_blobs, reading
 from satay.shields import finish
 
 MAX_BATCH: Final = 32
@@ -180,12 +180,11 @@ class Takeovers:
         entries = page.entries
         if not page.is_whole:
             entries = [*entries, *await host.archive.entries(run_id, after=len(entries))]
-        needed = needed_blobs(entries)
-        blobs = await host.archive.values(run_id, entries, needed) if needed else {}
+        blobs = await host.archive.values(run_id, entries, needed_blobs(entries))
         definition = find_workflow(wanted.record.workflow, run_id)
         with reading(run_id):
             origin = origin_of(run_id, entries, blobs)
-            drive = Drive(host, claim.lease, definition, origin, entries, blobs)
+            drive = Drive(host, claim.lease, definition, origin, history_of(entries), blobs)
         if claim.before.parent_id is not None:
             await host.children.stop_with_parent(run_id, claim.before.parent_id)
         drive.before = claim.before

@@ -11,8 +11,7 @@ import pytest
 import satay
 from satay.drive import Drive
 from satay.errors import DecodeError
-from satay.model import Entry
-from satay.replay import StrictReplay
+from satay.replay import Answered, StrictReplay
 from satay.revivals import TURNS_PER_SLICE
 from satay.testing import open_app, pause
 from tests.driving import drive_twice, in_loop
@@ -418,9 +417,9 @@ def test_a_long_replay_lets_others_of_its_loop_go_on(tmp_path: Path, monkeypatch
                     steps.append(len(asked))
                     await asyncio.sleep(0)
 
-            def noting(self: StrictReplay, head: str, but: Container[int]) -> tuple[Entry, Entry, str] | None:
-                asked.append(head)
-                return take(self, head, but)
+            def noting(self: StrictReplay, name_fact: str, ordinal: int, but: Container[int]) -> Answered | None:
+                asked.append(name_fact)
+                return take(self, name_fact, ordinal, but)
 
             monkeypatch.setattr(StrictReplay, "take_answered", noting)
             ticking = asyncio.create_task(tick())

@@ -20,7 +20,7 @@ from satay.forks import Forks
 from satay.journal import CANCEL_REQUESTED, GENESIS, PARENT_ASKS, Append, Blob, Commit, Journal, Lease, NewRun
 from satay.model import Entry, EntryType, Message, RunRecord, RunStatus
 from satay.origin import Origin, workflow_created
-from satay.replay import Divergence, value_text
+from satay.replay import Divergence, history_of, value_text
 from satay.revivals import DriveSettings
 from satay.testing import Faults, ManualClock, open_app, settle
 from satay.watch import TurnWatch
@@ -175,7 +175,7 @@ class Nursery:
         """A parent that has begun, with its child on the way."""
         origin = Origin("r", 7, self.clock.now(), "{}")
         entry, _ = workflow_created(parent, origin, self.clock.now())
-        drive = Drive(self, Lease("r", 1, 1), parent, origin, [entry], {})
+        drive = Drive(self, Lease("r", 1, 1), parent, origin, history_of([entry]), {})
         self.step(drive.begin, False)
         await passes()
         return drive

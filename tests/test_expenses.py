@@ -88,7 +88,8 @@ async def wasteful() -> None:
 
 
 async def cost_of(app: AppUnderTest, run_id: str) -> float:
-    return await spent_cost((await app.scheduler()).archive, run_id)
+    archive = (await app.scheduler()).archive
+    return await spent_cost(archive, await archive.record(run_id))
 
 
 async def test_every_attempt_is_paid_for(app: AppUnderTest) -> None:

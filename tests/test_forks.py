@@ -568,6 +568,18 @@ async def test_an_input_that_changes_the_schedule_of_the_prefix_diverges(app: Ap
     assert not (await fork.status()).is_terminal
 
 
+async def test_forks_of_one_prefix_are_each_held_to_its_schedule(app: AppUnderTest) -> None:
+    await finished(app, edit, {"mode": "polish", "text": "one"})
+    cut = await seq_of(app, "src", EntryType.TASK_COMPLETED, 1)
+    inputs = [{"mode": mode, "text": text} for mode in ("polish", "shorten") for text in ("two", "one")]
+    forks = [await satay.fork("src", fork_point_seq=cut, workflow_input=input) for input in inputs]
+    results = await asyncio.gather(*[fork.result() for fork in forks], return_exceptions=True)
+
+    assert ["polished one", "polished one"] == results[:2]
+    assert ["durable call 1 diverged"] * 2 == [str(error).partition(":")[0] for error in results[2:]]
+    assert [1, 0, 1, 0] == [fork.receipt.stale_count for fork in forks]
+
+
 async def test_a_fork_before_the_branch_takes_the_other_one(app: AppUnderTest) -> None:
     await finished(app, edit, {"mode": "polish"})
     fork = await satay.fork("src", before_task="polish", workflow_input={"mode": "shorten"})

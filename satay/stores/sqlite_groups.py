@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from satay.clock import monotonic
 from satay.errors import JournalBusyError, SatayError
-from satay.journal import Append, Blob, Lease
+from satay.journal import Append, Blob, Lease, NewFork
 from satay.stores import sqlite_bulk as bulk
 from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
@@ -38,7 +38,7 @@ Packed = Sequence[PackedBlob] | BaseException
 """The blobs of a call as they are stored, or why they cannot be."""
 
 
-_IN_BULK: Final = (writes.append, writes.create, writes.claim)
+_IN_BULK: Final = (writes.append, writes.create, writes.claim, writes.fork)
 
 
 _NOTHING: Final = itertools.repeat(None)
@@ -88,7 +88,7 @@ class GroupCommit:
         return True
 
     def _commit_in_bulk(self, group: Sequence[Write]) -> list[object] | None:
-        """Perform creations and appends by as few statements as can be, and claims, which are few already.
+        """Perform creations and appends by as few statements as can be, forks and claims as they are: they take few.
 
         None if that did not succeed; then nothing was written, and a transaction of the usual kind tells why.
         """
@@ -97,6 +97,7 @@ class GroupCommit:
         appends: list[Append] = [write.argument for write in group if write.fn is writes.append]
         creations: list[writes.Creation] = [write.argument for write in group if write.fn is writes.create]
         takeovers: list[writes.Takeover] = [write.argument for write in group if write.fn is writes.claim]
+        forks: list[NewFork] = [write.argument for write in group if write.fn is writes.fork]
         if not _are_independent(takeovers, appends):
             return None
         try:
@@ -105,6 +106,8 @@ class GroupCommit:
                 return None
             begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
             leases = bulk.create_all(self._cursor, creations)
+            # Before appends: one that ends a run asks its children to cancel, and tells those who wait for it.
+            forked = [writes.fork(self._cursor, fork) for fork in forks]
             if not bulk.append_all(self._cursor, appends):
                 self._roll_back()
                 return None
@@ -115,7 +118,13 @@ class GroupCommit:
                 self._roll_back()
             return None
         self._note_heads(creations, leases, appends)
-        outcomes: dict[object, Iterator[object]] = {writes.create: iter(leases), writes.claim: iter(claims)}
+        for fork, lease in zip(forks, forked, strict=True):
+            self._heads.note(lease.key, fork.through_seq + len(fork.after))
+        outcomes: dict[object, Iterator[object]] = {
+            writes.create: iter(leases),
+            writes.claim: iter(claims),
+            writes.fork: iter(forked),
+        }
         return [next(outcomes.get(write.fn, _NOTHING)) for write in group]
 
     def _note_heads(

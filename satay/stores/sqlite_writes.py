@@ -121,7 +121,8 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
     if cursor.rowcount != fork.through_seq - 1:
         raise _incomplete(cursor, source[0], fork)
     insert_events(cursor, [event_row(lease.key, entry) for entry in fork.after])
-    _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
+    if fork.waits:
+        _open_waits(cursor, lease.key, fork.waits, fork.run.created_at)
     return lease
 
 
