@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from satay.errors import JournalCorruptError, JournalError, NondeterminismError, UnsupportedEntryError
 from satay.failures import message_of
@@ -251,14 +251,11 @@ def _not_understood(entry: Entry) -> UnsupportedEntryError:
     )
 
 
-class Answered(NamedTuple):
-    """A call of a task that is answered at once, how it is named, its outcome, and the text of the result."""
+Answered: TypeAlias = tuple[str, int, Entry, Entry, str]
+"""A call of a task that is answered at once: how it is named, the call, its outcome, and the text of the result.
 
-    name_fact: str
-    ordinal: int
-    call: Entry
-    outcome: Entry
-    text: str
+No record, because to make one of those takes as long as to find what is in it.
+"""
 
 
 class History(NamedTuple):
@@ -338,7 +335,7 @@ class StrictReplay:
         at = self._at
         if at + 1 >= len(self._steps):
             return None
-        known = None if self._answered is None else self._answered.get(at)
+        known: Answered | None = None if self._answered is None else self._answered.get(at)
         if known is None or known[0] != name_fact or known[1] != ordinal:
             known = self._find_answered(at, name_fact, ordinal)
         if known is None or known[2].seq in but:
@@ -357,7 +354,7 @@ class StrictReplay:
         text = _result_of(outcome, call.seq)
         if text is None:
             return None
-        found = Answered(name_fact, ordinal, call, outcome, text)
+        found = (name_fact, ordinal, call, outcome, text)
         if self._answered is not None:
             self._answered[at] = found
         return found

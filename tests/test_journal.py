@@ -955,6 +955,17 @@ async def test_a_fork_is_extended_from_its_last_entry(journal: Journal) -> None:
     assert [1, 2, 3, 4, 5] == await seqs(journal, "f1")
 
 
+async def test_an_append_that_leaves_a_gap_behind_a_fork_is_refused(journal: Journal) -> None:
+    history = [FIRST, *entries(2, 3)]
+    await journal.create(new_run(), history)
+    lease = await journal.fork(new_fork(history, 3))
+
+    with pytest.raises(JournalConflictError, match="ends at seq 4, so seq 6 does not follow"):
+        await journal.append(Append(lease, entries(6), T0))
+
+    assert [1, 2, 3, 4] == await seqs(journal, "f1")
+
+
 async def test_a_fork_of_a_fork_inherits_from_both(journal: Journal) -> None:
     history = [FIRST, *entries(2, 3)]
     await journal.create(new_run(), history)
@@ -1015,6 +1026,75 @@ async def test_of_two_forks_with_one_id_one_is_refused(journal: Journal) -> None
 
     assert [Lease, RunExistsError] == [type(outcome) for outcome in outcomes]
     assert [1, 2, 3, 4] == await seqs(journal, "f1")
+
+
+async def test_forks_and_what_is_queued_beside_them_are_written_whole(journal: Journal) -> None:
+    history = [FIRST, *entries(2, 3)]
+    lease = await journal.create(new_run(), history)
+
+    outcomes = await asyncio.gather(
+        keep_busy(journal),
+        journal.fork(new_fork(history, 3)),
+        journal.append(Append(lease, entries(5), T0)),
+        create(journal, "r2"),
+        journal.fork(new_fork(history, 2, "f2")),
+    )
+    forks = [outcome for outcome in outcomes if isinstance(outcome, Lease) and outcome.run_id.startswith("f")]
+    await asyncio.gather(
+        keep_busy(journal),
+        *(journal.append(Append(fork, entries(seq), T0)) for fork, seq in zip(forks, (5, 4), strict=True)),
+    )
+
+    assert ["f1", "r2", "f2"] == [outcome.run_id for outcome in outcomes if isinstance(outcome, Lease)]
+    assert [(await record(journal, name)).key for name in ("f1", "f2")] == [fork.key for fork in forks]
+    assert [[1, 2, 3, 4, 5], [1], [1, 2, 3, 4], [1, 2, 3, 4, 5]] == [
+        await seqs(journal, name) for name in ("r1", "r2", "f2", "f1")
+    ]
+
+
+async def test_a_fork_that_is_refused_does_not_harm_what_is_queued_beside_it(journal: Journal) -> None:
+    history = [FIRST, *entries(2, 3)]
+    lease = await journal.create(new_run(), history)
+
+    outcomes = await asyncio.gather(
+        keep_busy(journal),
+        journal.fork(new_fork(history, 3)),
+        journal.fork(new_fork(history, 2, "f2", prefix_digest=b"?" * 32)),
+        journal.append(Append(lease, entries(5), T0)),
+        return_exceptions=True,
+    )
+
+    assert [type(None), Lease, JournalConflictError, type(None)] == [type(outcome) for outcome in outcomes]
+    assert await journal.record("f2") is None
+    assert [[1, 2, 3, 4], [1, 2, 3, 4, 5]] == [await seqs(journal, name) for name in ("f1", "r1")]
+
+
+async def test_a_fork_that_is_queued_before_the_end_of_its_parent_is_asked_to_cancel(journal: Journal) -> None:
+    history = [FIRST, *entries(2, 3)]
+    await journal.create(new_run(), history)
+    parent = await create(journal, "parent")
+    run = new_run("f1", owner="o2", parent_id="parent", forked_from="r1", fork_seq=3)
+
+    await asyncio.gather(keep_busy(journal), journal.fork(new_fork(history, 3, run=run)), end(journal, parent))
+
+    assert [CANCEL_REQUESTED] == [message.type for message in await journal.messages("f1")]
+
+
+@pytest.mark.parametrize("is_child_first", [True, False])
+async def test_a_fork_that_is_queued_beside_the_end_of_what_it_waits_for_is_told_once(
+    journal: Journal, is_child_first: bool
+) -> None:
+    history = [FIRST, *entries(2, 3)]
+    await journal.create(new_run(), history)
+    child = await create(journal, "child")
+
+    async def fork() -> None:
+        await journal.fork(new_fork(history, 3, waits=[Wait(2, CHILD_ENDED, "child")]))
+
+    queued = [end(journal, child), fork()]
+    await asyncio.gather(keep_busy(journal), *(queued if is_child_first else queued[::-1]))
+
+    assert ["child"] == [message.key for message in await journal.messages("f1")]
 
 
 # --- claim, release, owners -------------------------------------------------------------------------------------------
