@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from satay.app import App
-from satay.console import Output, leave_closed_pipe, report_error, report_problem
-from satay.errors import SatayError, UnknownWorkflowError
+from satay.console import Output, answering, leave_output, report_error, report_problem
+from satay.errors import OutputError, PipeClosedError, SatayError, UnknownWorkflowError
 from satay.exits import MEANINGS, ExitCode
 from satay.functions import run_app
 from satay.model import EntryType
@@ -39,8 +39,20 @@ _UsageProblem: Final = cast("type[typer.BadParameter]", typer.BadParameter.__mro
 _EXIT_CODES: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 
+class Command(TyperCommand):
+    """One command. Reading its arguments writes its help, where that is asked for."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with answering():
+            return super().make_context(*given, **options)
+
+
 class Commands(TyperGroup):
     """The group of all commands. It ends with the exit code of the command, or with the one that an error means."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with answering():
+            return super().make_context(*given, **options)
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args)
@@ -53,6 +65,12 @@ class Commands(TyperGroup):
             report_problem("UsageError", problem.format_message(), code, is_json=is_json, facts={})
         except UnknownWorkflowError as error:
             code = report_error(_with_hint(error), is_json=is_json)
+        except PipeClosedError:
+            code = ExitCode.PIPE_CLOSED
+            leave_output()
+        except OutputError as error:
+            code = report_error(error, is_json=is_json)
+            leave_output()
         except SatayError as error:
             code = report_error(error, is_json=is_json)
         except (KeyboardInterrupt, typer.Abort):
@@ -78,7 +96,7 @@ def make_application(names: Iterable[str]) -> typer.Typer:
     )
     application.callback(epilog=_EXIT_CODES)(_describe)
     for name in names:
-        application.command(name)(_commands[name])
+        application.command(name, cls=Command)(_commands[name])
     return application
 
 
@@ -101,11 +119,7 @@ def command(*builders: Callable[..., Any]) -> Callable[[Callable[..., Awaitable[
                 builder(**{parameter.name: given.pop(parameter.name) for parameter in parameters})
                 for builder, parameters in zip(builders, shared, strict=True)
             ]
-            try:
-                code = asyncio.run(_wait_for(fn(*made, **given))) or ExitCode.DONE
-            except BrokenPipeError:
-                code = leave_closed_pipe()
-            raise typer.Exit(code)
+            raise typer.Exit(asyncio.run(_wait_for(fn(*made, **given))) or ExitCode.DONE)
 
         parameters = [*own, *(parameter for group in shared for parameter in group)]
         keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]

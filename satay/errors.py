@@ -35,6 +35,14 @@ class NotHereError(SatayError):
     """What a task needs is not in this process. The run stops as it is, and goes on in one that has it."""
 
 
+class OutputError(SatayError):
+    """The answer of a command could not be written: the disk is full, or the output is closed."""
+
+
+class PipeClosedError(OutputError):
+    """Whoever read the answer of a command has stopped reading."""
+
+
 class AppClosedError(SatayError):
     """The app, or its event loop, was closed while something was awaited of it."""
 

@@ -9,6 +9,8 @@ from satay.errors import (
     InvalidValueError,
     JournalConflictError,
     JournalError,
+    OutputError,
+    PipeClosedError,
     RunNotFoundError,
     SatayError,
     UnknownWorkflowError,
@@ -25,6 +27,7 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     REFUSED = 4
     JOURNAL = 5
+    OUTPUT = 6
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -36,6 +39,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.NOT_FOUND: "there is no such run, or its workflow was not imported",
     ExitCode.REFUSED: "refused, and nothing was changed: a conflict, a cut that does not exist, a run that has ended",
     ExitCode.JOURNAL: "there is no journal, or it cannot be used",
+    ExitCode.OUTPUT: "done, but the answer could not be written: the disk is full, or the output is closed",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; the run can be resumed",
     ExitCode.PIPE_CLOSED: "whoever read the output stopped reading",
 }
@@ -46,6 +50,8 @@ _CODES: Final[tuple[tuple[type[SatayError], ExitCode], ...]] = (
     (UnknownWorkflowError, ExitCode.NOT_FOUND),
     (JournalConflictError, ExitCode.REFUSED),
     (JournalError, ExitCode.JOURNAL),
+    (PipeClosedError, ExitCode.PIPE_CLOSED),
+    (OutputError, ExitCode.OUTPUT),
     (UsageError, ExitCode.USAGE),
     (InvalidValueError, ExitCode.USAGE),
     (EncodeError, ExitCode.USAGE),

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -1046,6 +1047,75 @@ def test_a_closed_pipe_ends_a_command_quietly(cli: Shell) -> None:
 
     assert "r0" == first["run_id"]
     assert (ExitCode.PIPE_CLOSED, b"") == (status, errors)
+
+
+def ended(place: Path, output: str, *arguments: str) -> tuple[int, str]:
+    """The code and the errors of a command whose output a shell has put there."""
+    options = [] if "--help" in arguments else ["--data-dir", str(place)]
+    command = shlex.join([sys.executable, "-W", "error", "-m", "satay", *arguments, *options])
+    done = subprocess.run(["sh", "-c", f"{command} {output}"], capture_output=True, cwd=ROOT, check=False)
+    return done.returncode, done.stderr.decode()
+
+
+ANSWERING: Final = [
+    ["runs"],
+    ["runs", "--json"],
+    ["show", "f", "--receipt", "--json"],
+    ["run", f"{MODULE}:echo", '"a"', "--json"],
+    ["runs", "--help"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ANSWERING, ids=" ".join)
+def test_an_answer_that_cannot_be_written_is_one_sentence_and_a_code_of_its_own(
+    cli: Shell, arguments: Sequence[str]
+) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "f"))
+    code, errors = ended(cli.place, ">/dev/full", *arguments)
+    *told, problem = errors.splitlines()
+
+    assert ExitCode.OUTPUT == code
+    assert "the answer cannot be written to the standard output: No space left on device" in problem
+    assert [] == told
+    assert ("--json" in arguments) == problem.startswith('{"error": "OutputError"')
+
+
+@pytest.mark.slow
+def test_an_output_that_is_closed_is_told_and_the_run_has_ended(cli: Shell) -> None:
+    code, errors = ended(cli.place, ">&-", "run", f"{MODULE}:echo", '"a"', "--run-id", "r")
+
+    assert (ExitCode.OUTPUT, "run r\nsatay: the answer cannot be written: the standard output is closed\n") == (
+        code,
+        errors,
+    )
+    assert "completed" == cli("show", "r", "--json").data["state"]["state"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-"])
+def test_a_run_ends_though_nobody_can_be_told_what_goes_on(cli: Shell, errors: str) -> None:
+    code, _ = ended(cli.place, errors, "run", f"{MODULE}:echo", '"a"', "--run-id", "r")
+    refused, _ = ended(cli.place, errors, "show", "nowhere")
+
+    assert (ExitCode.DONE, ExitCode.NOT_FOUND) == (code, refused)
+    assert "completed" == cli("show", "r", "--json").data["state"]["state"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ANSWERING, ids=" ".join)
+def test_a_pipe_that_nobody_reads_ends_every_answer_quietly(cli: Shell, arguments: Sequence[str]) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "f"))
+    options = [] if "--help" in arguments else ["--data-dir", str(cli.place)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-W", "error", "-m", "satay", *arguments, *options]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(writing)
+
+    assert (ExitCode.PIPE_CLOSED, b"") == (done.returncode, done.stderr)
 
 
 @pytest.mark.slow
