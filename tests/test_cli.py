@@ -932,6 +932,23 @@ def test_a_database_url_stands_in_an_option_or_in_the_environment(
     assert "secret" not in bad.output
 
 
+@pytest.mark.parametrize("line", ["runs", "doctor", "send e", f"run {MODULE}:echo 1"])
+def test_a_working_directory_that_was_deleted_is_told_where_the_journal_is_named_from_it(
+    cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    cli.report("r")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    by_default = CliRunner().invoke(application, line.split(), catch_exceptions=False)
+
+    assert (ExitCode.JOURNAL, True) == (
+        by_default.exit_code,
+        "the working directory, which was deleted" in by_default.output,
+    )
+    assert ExitCode.DONE == cli(*line.split()).code
+
+
 def test_help_names_every_command_and_every_exit_code() -> None:
     shown = CliRunner().invoke(application, ["--help"])
     words = " ".join(shown.output.split())
