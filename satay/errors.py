@@ -212,6 +212,14 @@ class ExperimentConflictError(SatayError):
         self.winner = winner
 
 
+class ExperimentNotFoundError(UsageError, LookupError):
+    """The journal holds no experiment of this name, which `name` is."""
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class StalePrefixError(ForkValidationError):
     """A fork with `on_stale="error"` would inherit calls whose arguments would differ now; `calls` names them."""
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from satay.errors import (
     EncodeError,
+    ExperimentNotFoundError,
     InvalidValueError,
     JournalConflictError,
     JournalError,
@@ -36,7 +37,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.DONE: "done",
     ExitCode.NO: "the answer is no: the run failed or was cancelled, the runs differ, something is damaged",
     ExitCode.USAGE: "the command was not understood, or an argument cannot be used",
-    ExitCode.NOT_FOUND: "there is no such run, or its workflow was not imported",
+    ExitCode.NOT_FOUND: "there is no such run or experiment, or its workflow was not imported",
     ExitCode.REFUSED: "refused, and nothing was changed: a conflict, a cut that does not exist, a run that has ended",
     ExitCode.JOURNAL: "there is no journal, or it cannot be used",
     ExitCode.OUTPUT: "done, but the answer could not be written: the disk is full, or the output is closed",
@@ -47,6 +48,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
 
 _CODES: Final[tuple[tuple[type[SatayError], ExitCode], ...]] = (
     (RunNotFoundError, ExitCode.NOT_FOUND),
+    (ExperimentNotFoundError, ExitCode.NOT_FOUND),
     (UnknownWorkflowError, ExitCode.NOT_FOUND),
     (JournalConflictError, ExitCode.REFUSED),
     (JournalError, ExitCode.JOURNAL),

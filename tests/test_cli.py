@@ -583,6 +583,31 @@ def test_a_fork_is_promoted_once(cli: Shell) -> None:
     assert ExitCode.REFUSED == cli("promote", "r").code
 
 
+def test_an_experiment_that_is_not_there_is_named_as_it_was_given_and_answered_with_one_that_is_like_it(
+    cli: Shell,
+) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "fork"))
+    none = cli("promote", "fork", "--experiment", "nosuch", "--json")
+    in_loop(make_experiment(cli.place, "tone"))
+    close = cli("promote", "fork", "--experiment", "tnoe")
+    no_member = cli("promote", "fork", "--experiment", "tone")
+
+    assert (ExitCode.NOT_FOUND, "ExperimentNotFoundError", "nosuch") == (
+        none.code,
+        none.error["error"],
+        none.error["name"],
+    )
+    assert "there is no experiment 'nosuch' in this journal;" in none.error["message"]
+    assert (ExitCode.NOT_FOUND, True) == (close.code, "'tnoe' in this journal; did you mean 'tone'?" in close.errors)
+    assert (ExitCode.REFUSED, True) == (no_member.code, "is no member of experiment 'tone'" in no_member.errors)
+
+
+async def make_experiment(place: Path, name: str) -> None:
+    async with satay.run_app(data_dir=place) as app:
+        await app.experiment(name)
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 

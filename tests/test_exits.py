@@ -8,6 +8,7 @@ import pytest
 
 from satay.errors import (
     AmbiguousRunError,
+    ExperimentNotFoundError,
     ForkValidationError,
     InvalidValueError,
     JournalBusyError,
@@ -39,6 +40,7 @@ README: Final = Path(__file__).parents[1] / "README.md"
         (ModuleImportError("x"), ExitCode.USAGE),
         (AmbiguousRunError("x", candidates=["a", "b"]), ExitCode.USAGE),
         (RunNotFoundError("x", run_id="r"), ExitCode.NOT_FOUND),
+        (ExperimentNotFoundError("x", name="e"), ExitCode.NOT_FOUND),
         (UnknownWorkflowError("x"), ExitCode.NOT_FOUND),
         (RunConflictError("x", run_id="r"), ExitCode.REFUSED),
         (RunEndedError("x", run_id="r"), ExitCode.REFUSED),
