@@ -161,6 +161,11 @@ class Desk:
         async with self.reader() as reader:
             return [await reader.find(each) for each in shortened]
 
+    async def require_journal(self) -> None:
+        """Raise `JournalNotFoundError` where there is none: an app would make it."""
+        async with self.reader():
+            pass
+
     def app(self) -> App:
         """An app on the journal, which makes it where there is none."""
         return run_app(self.url, data_dir=self.data_dir)

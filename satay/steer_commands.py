@@ -79,6 +79,7 @@ async def send(
 ) -> None:
     """Send an event to a run, or to whoever waits for it first."""
     data = None if payload is None else parse_json(payload, "PAYLOAD")
+    await desk.require_journal()
     run_id = None if run is None else (await desk.find(run))[0]
     async with desk.app() as app:
         is_new = await app.send_event(event, data, key=key, run_id=run_id, event_id=event_id)

@@ -913,7 +913,21 @@ def test_reading_makes_no_journal(cli: Shell, tmp_path: Path, arguments: Sequenc
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ["cancel r", "send e --run r", "decide r fail", "resume r", "approve r k"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cancel r",
+        "send e",
+        "send e --run r",
+        "outcome r rejected",
+        "promote r",
+        "sweep r --variant a=1",
+        "fork r",
+        "decide r fail",
+        "resume r",
+        "approve r k",
+    ],
+)
 def test_acting_on_a_run_makes_no_journal(cli: Shell, tmp_path: Path, line: str) -> None:
     answer = cli(*line.split())
 
