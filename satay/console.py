@@ -41,8 +41,12 @@ class Output:
         write_answer(json.dumps(data, indent=2 if is_terminal() else None) + "\n")
 
     def write_stored(self, text: str) -> None:
-        """Write JSON as it is stored, byte for byte."""
-        write_answer(f"{text}\n")
+        """Write JSON as it is stored, byte for byte: in UTF-8, whatever the encoding of the output is."""
+        output = _open_output()
+        with answering():
+            output.flush()
+            output.buffer.write(f"{text}\n".encode())
+            output.flush()
 
     def render(self, view: "RenderableType") -> None:
         """Write what rich renders, without spaces at the ends of lines."""
@@ -96,11 +100,16 @@ class _Ticker:
 
 def write_answer(text: str) -> None:
     """Write to the standard output at once. Raises `OutputError`, or `PipeClosedError` where nobody reads it."""
+    output = _open_output()
+    with answering():
+        output.write(text)
+        output.flush()
+
+
+def _open_output() -> TextIO:
     if _is_closed(sys.stdout):
         raise OutputError("the answer cannot be written: the standard output is closed")
-    with answering():
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    return sys.stdout
 
 
 @contextmanager
