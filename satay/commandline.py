@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from satay.app import App
 from satay.console import Output, answering, leave_output, report_error, report_problem
-from satay.errors import OutputError, PipeClosedError, SatayError, UnknownWorkflowError
+from satay.errors import InvalidValueError, OutputError, PipeClosedError, SatayError, UnknownWorkflowError
 from satay.exits import MEANINGS, ExitCode
 from satay.functions import run_app
 from satay.model import EntryType
@@ -189,7 +189,9 @@ def open_desk(
     ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")] = False,
 ) -> Desk:
-    """The builder of desks: the options that every command has."""
+    """The builder of desks: the options that every command has. Raises `InvalidValueError` for two journals."""
+    if db is not None and data_dir is not None:
+        raise InvalidValueError("--db and --data-dir name a journal each; give one of them")
     return Desk(db, data_dir, Output(is_json))
 
 

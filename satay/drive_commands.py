@@ -15,6 +15,7 @@ from satay.argument_values import decode_input, parse_json, parse_pairs
 from satay.commandline import Desk, Run, command, named_modules, open_desk
 from satay.console import Output
 from satay.definitions import Workflow, find_workflow
+from satay.errors import InvalidValueError
 from satay.exits import ExitCode
 from satay.fork_arguments import CUT_PANEL, ForkArguments, SessionCut, SessionForkOptions, fork_arguments
 from satay.handles import RunHandle
@@ -128,6 +129,8 @@ async def sweep(
     run_id: Annotated[str | None, typer.Option(help="The id of the sweep; a known one is gone on with.")] = None,
 ) -> ExitCode:
     """Fork a run once for each variant and repeat, score the results, and rank the variants."""
+    if arguments.input is not MISSING:
+        raise InvalidValueError("each --variant of a sweep is an input of its own; leave --input away")
     (source_id,) = await desk.find(run)
     inputs = parse_pairs(variant, "--variant", lambda text: parse_json(text, "--variant"))
     async with desk.drive(modules) as app:

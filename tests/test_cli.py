@@ -945,6 +945,25 @@ def test_reading_changes_nothing_in_the_journal(cli: Shell, arguments: Sequence[
     assert before == (cli.place / DATABASE_FILE).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("show r --tree --receipt", "--tree and --receipt each show something instead"),
+        ("show r --tree --limit 3", "--after and --limit are for the timeline"),
+        ("show r --receipt --after 3", "--after and --limit are for the timeline"),
+        ("runs --db sqlite:///other.db", "--db and --data-dir name a journal each"),
+        ("sweep r --at-entry 1 --variant a=1 --input 2", "leave --input away"),
+    ],
+)
+def test_two_options_that_do_not_go_together_are_refused(cli: Shell, line: str, problem: str) -> None:
+    cli.report("r")
+    answer = cli(*line.split(), "-m", MODULE) if line.startswith("sweep") else cli(*line.split())
+
+    assert (ExitCode.USAGE, "") == (answer.code, answer.output)
+    assert problem in answer.errors
+    assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
 def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli: Shell) -> None:
     answer = cli("shw", "r")
     as_json = cli("runs", "--limt", "3", "--json")
