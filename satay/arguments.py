@@ -117,7 +117,8 @@ def check_is_no_session(run_id: str, workflow: str) -> None:
     if workflow == SESSION_WORKFLOW:
         raise RunConflictError(
             f"{run_id!r} is a session and no run of a workflow: the application owns its loop. To go on with it, or to "
-            f"end it, enter 'async with satay.Session.resume({run_id!r})'; to fork it, add fork_at_step= there",
+            f"end it, enter 'async with satay.Session.resume({run_id!r})'; to fork it, use "
+            f"satay.Session.resume({run_id!r}, fork_at_step=...)",
             run_id=run_id,
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from satay.errors import ModuleImportError, OutputError, PipeClosedError, SatayError
 from satay.exits import ExitCode, exit_code_of
 from satay.tables import printable
+from satay.translation import translate
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -160,7 +161,7 @@ def report_error(error: SatayError, *, is_json: bool) -> ExitCode:
     code = exit_code_of(error)
     if isinstance(error, ModuleImportError) and error.__cause__ is not None and not is_json:
         traceback.print_exception(error.__cause__)
-    report_problem(type(error).__name__, str(error), code, is_json=is_json, facts=_facts(error))
+    report_problem(type(error).__name__, translate(error), code, is_json=is_json, facts=_facts(error))
     return code
 
 

@@ -15,7 +15,7 @@ from satay.argument_values import decode_input, parse_json, parse_pairs
 from satay.commandline import Desk, Run, command, named_modules, open_desk
 from satay.console import Output
 from satay.definitions import Workflow, find_workflow
-from satay.errors import InvalidValueError
+from satay.errors import InvalidValueError, SatayError
 from satay.exits import ExitCode
 from satay.fork_arguments import CUT_PANEL, ForkArguments, SessionCut, SessionForkOptions, fork_arguments
 from satay.handles import RunHandle
@@ -25,6 +25,7 @@ from satay.modules import find_function, find_target
 from satay.readers import RunEnding
 from satay.sessions import Session
 from satay.sweeps import Budget, run_sweep
+from satay.translation import to_command_line
 from satay.views import receipt_line
 
 NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -185,8 +186,10 @@ def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO
     elif ending.status is RunStatus.COMPLETED:
         output.write_value(ending.result)
     elif ending.failure is not None:
-        kind = ending.failure.type.rpartition(":")[2]
-        output.tell(f"run {ending.run_id} failed with {kind}: {ending.failure.message}")
+        module, _, kind = ending.failure.type.rpartition(":")
+        message = ending.failure.message
+        said = to_command_line(message, ending.run_id) if module == SatayError.__module__ else message
+        output.tell(f"run {ending.run_id} failed with {kind}: {said}")
     else:
         output.tell(f"run {ending.run_id} was cancelled")
     return ExitCode.DONE if ending.status is RunStatus.COMPLETED else ExitCode.NO

@@ -13,6 +13,7 @@ from satay.definitions import Workflow
 from satay.errors import InvalidValueError
 from satay.model import MISSING
 from satay.requests import ForkOptions
+from satay.translation import OPTIONS
 
 T = TypeVar("T")
 
@@ -61,9 +62,10 @@ class SessionCut:
     def options(self, arguments: ForkArguments) -> SessionForkOptions:
         """The options of a fork of a session. Raises `InvalidValueError` for those that only a fork of a run has."""
         given: dict[str, Any] = dict(arguments.options)
-        others = [*sorted(given.keys() - _OF_SESSIONS), *([] if arguments.input is MISSING else ["input"])]
+        names = [*sorted(given.keys() - _OF_SESSIONS), *([] if arguments.input is MISSING else ["workflow_input"])]
+        others = [OPTIONS[name] for name in names]
         if others:
-            raise InvalidValueError(f"a session is forked after a step; {', '.join(others)} is for runs of workflows")
+            raise InvalidValueError(f"a session is forked after a step; {', '.join(others)} is for a run of a workflow")
         if self.at_step is None:
             raise InvalidValueError("a session is forked after a step; say which with --at-step")
         mode = parse_mode("exact" if self.boundary is None else self.boundary)

@@ -496,6 +496,7 @@ def test_a_policy_refuses_what_must_not_happen_again(cli: Shell) -> None:
 
     assert ExitCode.NO == forked.code
     assert "TaskBlockedError" in forked.errors
+    assert "to have the task run, fork with --policy shell.write=live" in forked.errors
     assert ExitCode.USAGE == misspelt.code
     assert "did you mean 'shell.write'?" in misspelt.errors
 
@@ -539,7 +540,20 @@ def test_a_sweep_that_cannot_be_made_is_refused(cli: Shell, options: Sequence[st
         (["--at-entry", "99"], ExitCode.REFUSED, "99"),
         (["--before-task", "shell.write", "--input", "{}"], ExitCode.USAGE, "--input cannot be used"),
         (["--before-task", "shell.write", "--override", "shell.write"], ExitCode.USAGE, "NAME=VALUE"),
-        (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "on_stale"),
+        (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "--on-stale sigh is none of"),
+        (
+            [],
+            ExitCode.REFUSED,
+            "pass exactly one of --before-task, --before-event, --before-child, --after-task, --at and",
+        ),
+        (["--at-entry", "4", "--at", "failure"], ExitCode.REFUSED, "not --at and --at-entry"),
+        (["--before-task", "shell.write", "--expected-head", "2"], ExitCode.REFUSED, "--expected-head 2, and its last"),
+        (["--before-task", "shell.write", "--policy", "shell.write=x"], ExitCode.USAGE, "--policy of 'shell.write' is"),
+        (
+            ["--before-task", "shell.write", "--override", "nosuch=1"],
+            ExitCode.REFUSED,
+            "--override names the call nosuch:0",
+        ),
     ],
 )
 def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
@@ -552,6 +566,23 @@ def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
         assert (code, "") == (answer.code, answer.output)
         assert complaint in answer.errors
     assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
+def test_a_run_that_has_not_ended_is_forked_where_the_option_that_is_named_is_given(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    refused = cli("plan", "waits", "--at-entry", "1", "-m", MODULE)
+    planned = cli("plan", "waits", "--at-entry", "1", "-m", MODULE, "--allow-unfinished")
+
+    assert (ExitCode.REFUSED, True) == (refused.code, "or pass --allow-unfinished to fork what is" in refused.errors)
+    assert ExitCode.DONE == planned.code
+
+
+def test_a_session_is_not_planned_and_the_command_that_forks_it_is_named(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    answer = cli("plan", "chat", "--at-entry", "1", "-m", MODULE)
+
+    assert ExitCode.DONE != answer.code
+    assert "satay fork chat --at-step N" in answer.errors
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
@@ -640,12 +671,16 @@ def test_a_crash_in_an_external_call_is_decided(cli: Shell) -> None:
     in_loop(leave_crashed(cli.place))
     crashed = cli("show", "pays", "--json").data["state"]
     stopped = cli("resume", "pays", "-m", MODULE, "--json")
+    advised = "call satay decide pays rerun, satay decide pays fail or satay decide pays --value JSON"
     undecided = cli("show", "pays", "--json").data["state"]
+    both = cli("decide", "pays", "rerun", "--value", "1").errors
     decided = cli("decide", "pays", "--value", '"paid by hand"', "--json")
     resumed = cli("resume", "pays", "-m", MODULE, "--json")
 
     assert "crashed" == crashed["state"]
     assert (ExitCode.REFUSED, "NeedsDecisionError") == (stopped.code, stopped.error["error"])
+    assert advised in stopped.error["message"]
+    assert 'satay decide takes "rerun", "fail" or --value, and one of them only' in both
     assert "needs a decision" == undecided["state"]
     assert (0, "decided") == (decided.code, decided.data["state"])
     assert "paid by hand" == resumed.data["result"]
@@ -725,7 +760,11 @@ def test_a_fork_of_a_session_is_shown_as_its_receipt(cli: Shell) -> None:
     ("line", "code", "problem"),
     [
         ("fork chat --name b", ExitCode.USAGE, "say which with --at-step"),
-        ("fork chat --at-step 1 --before-task shell.pay", ExitCode.USAGE, "is for runs of workflows"),
+        (
+            "fork chat --at-step 1 --before-task shell.pay",
+            ExitCode.USAGE,
+            "after a step; --before-task is for a run of a workflow",
+        ),
         ("fork chat --at-step 9", ExitCode.REFUSED, "has no step 9; its steps are 1 to 3"),
         ("fork chat --at-step 1 --boundary near", ExitCode.USAGE, "is none of"),
         ("fork r --at-step 1", ExitCode.USAGE, "is no session and has no steps"),
