@@ -26,6 +26,7 @@ from satay.modules import import_modules
 from satay.readers import JournalReader, open_reader
 from satay.replay import recorded_call
 from satay.settings import Settings, make_settings
+from satay.translation import option_for
 
 MAX_COMPLETIONS: Final = 50
 """The most words that a shell is offered."""
@@ -62,7 +63,7 @@ class Commands(TyperGroup):
             code = super().main(arguments or ["--help"], **options) or ExitCode.DONE
         except _UsageProblem as problem:
             code = ExitCode.USAGE
-            report_problem("UsageError", problem.format_message(), code, is_json=is_json, facts={})
+            report_problem("UsageError", _usage_message(problem), code, is_json=is_json, facts={})
         except UnknownWorkflowError as error:
             code = report_error(_with_hint(error), is_json=is_json)
         except PipeClosedError:
@@ -76,6 +77,13 @@ class Commands(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             code = ExitCode.INTERRUPTED
         sys.exit(int(code))
+
+
+def _usage_message(problem: "typer.BadParameter") -> str:
+    """What typer says, and the option that was meant by the name of a parameter."""
+    message = problem.format_message().replace("Value error, ", "")  # pydantic's word for what typer checks with it.
+    meant = option_for(getattr(problem, "option_name", None) or "")
+    return message if meant is None else f"{message.removesuffix('.')}. Did you mean {meant}?"
 
 
 def _with_hint(error: UnknownWorkflowError) -> UnknownWorkflowError:

@@ -4,7 +4,8 @@ They write their answer, and nothing else, to the standard output.
 """
 
 import asyncio
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -48,7 +49,7 @@ async def run(
         workflow = find_target(target)
         input = MISSING if data is MISSING else decode_input(workflow, data, "INPUT")
         handle = await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
-        ending = await _end(app, handle, desk.output)
+        ending = await _end(app, handle, desk.output, [*modules, target.partition(":")[0]])
     return _show_ending(ending, desk.output)
 
 
@@ -87,7 +88,7 @@ async def fork(
         options = arguments.options_for(await _workflow_of(app, source_id))
         handle = await app.fork(source_id, run_id=run_id, **options)
         desk.output.tell(f"fork {handle.run_id}: {receipt_line(handle.receipt)}")
-        ending = await _end(app, handle, desk.output)
+        ending = await _end(app, handle, desk.output, modules)
     receipt = handle.receipt
     return _show_ending(ending, desk.output, {"receipt": receipt.to_dict(), "replayed": receipt.replayed})
 
@@ -160,18 +161,22 @@ async def resume(desk: Desk, modules: list[str], run: Run) -> ExitCode:
     """Go on with a run that nobody drives, and print its result."""
     (run_id,) = await desk.find(run)
     async with desk.drive(modules) as app:
-        ending = await _end(app, app.resume(run_id), desk.output)
+        ending = await _end(app, app.resume(run_id), desk.output, modules)
     return _show_ending(ending, desk.output)
 
 
-async def _end(app: App, handle: RunHandle[Any], output: Output) -> RunEnding:
-    """Wait for a run to end. What keeps it from ending is raised; that it failed is an ending."""
+async def _end(app: App, handle: RunHandle[Any], output: Output, modules: Sequence[str]) -> RunEnding:
+    """Wait for a run to end. What keeps it from ending is raised; that it failed is an ending.
+
+    `modules` have its code, and whoever goes on with it has to name them.
+    """
     await handle
     output.tell(f"run {handle.run_id}")
     try:
         await handle.result()
     except asyncio.CancelledError:
-        output.tell(f"interrupted; satay resume {handle.run_id} goes on with it")
+        named = "".join(f" -m {shlex.quote(module)}" for module in dict.fromkeys(modules))
+        output.tell(f"interrupted; satay resume {shlex.quote(handle.run_id)}{named} goes on with it")
         raise
     except Exception:  # The workflow's own error, of any type, where the run has ended with it.
         if not (await app.status(handle)).is_terminal:

@@ -19,7 +19,9 @@ from satay.views import approval_line, outcome_data, outcome_page, state_block
 async def outcome(
     desk: Desk,
     run: Run,
-    value: Annotated[OutcomeValue | None, typer.Argument(help="What became of it; without it, that is shown.")] = None,
+    value: Annotated[
+        OutcomeValue | None, typer.Argument(metavar="VALUE", help="What became of it; without it, that is shown.")
+    ] = None,
     score: Annotated[float | None, typer.Option(help="How good it was: the higher the better.")] = None,
     note: Annotated[str | None, typer.Option(help="Why.")] = None,
 ) -> None:

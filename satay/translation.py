@@ -56,6 +56,7 @@ _WORDS: Final = re.compile(
     rf"""
     (?P<code> 'async\ with\ [^']*'[^']*'\)' )
     | (?:satay|app) \. (?P<function> {"|".join(COMMANDS)} ) \( (?P<arguments> [^()]*) \)
+    | satay\.(?P<plain> resume ) \b (?!\()
     | satay\.Session\.resume\( (?P<session> {_TEXT} ),\ fork_at_step=\.\.\. \)
     | \( (?P<call> {_TEXT} ),\ (?P<occurrence> \d+|{_TEXT} ) \)
     | (?<!\w) (?: {_TEXT} )
@@ -79,11 +80,19 @@ def to_command_line(message: str, run_id: object = None) -> str:
     return _WORDS.sub(lambda found: _said(found, run_id), message)
 
 
+def option_for(name: str) -> str | None:
+    """The option that was meant by one that is named as its parameter is, `--fork-point-seq`; None for any other."""
+    meant = OPTIONS.get(name.removeprefix("--").replace("-", "_"))
+    return None if meant == name else meant
+
+
 def _said(found: re.Match[str], run_id: object) -> str:
     match found.groupdict():
         case {"function": str(function), "arguments": str(arguments)}:
             words = [_argument(each, run_id) for each in arguments.split(", ") if each]
             return " ".join(["satay", COMMANDS[function], *(word for word in words if word)])
+        case {"plain": str(plain)}:
+            return f"satay {plain} {_argument('run_id', run_id)}"
         case {"session": str(session)}:
             return f"satay fork {_typed(session)} --at-step N"
         case {"call": str(call), "occurrence": str(occurrence)}:

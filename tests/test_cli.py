@@ -1011,6 +1011,8 @@ def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli:
     assert "Did you mean 'show'?" in answer.errors
     assert ("UsageError", ExitCode.USAGE) == (as_json.error["error"], as_json.code)
     assert "--limit" in as_json.error["message"]
+    assert "such option: --fork-point-seq. Did you mean --at-entry?" in cli("fork", "r", "--fork-point-seq", "1").errors
+    assert "value for 'VALUE': 'good' is not one of 'promoted'" in cli("outcome", "r", "good").errors
 
 
 def test_a_database_url_stands_in_an_option_or_in_the_environment(
@@ -1256,7 +1258,7 @@ def test_a_run_that_is_interrupted_is_resumed(cli: Shell) -> None:
     assert "waiting for an event" == live["state"]
     assert ["satay send answer JSON --run r --key k"] == live["commands"]
     assert (ExitCode.INTERRUPTED, "") == (ended.status, ended.output)
-    assert "satay resume" in ended.errors
+    assert f"interrupted; satay resume r -m {MODULE} goes on with it" in ended.errors
     assert "7\n" == resumed.output
 
 

@@ -13,7 +13,7 @@ import satay
 from satay.cli import MODULES, application_for
 from satay.errors import InvalidValueError, NeedsDecisionError
 from satay.requests import ForkOptions
-from satay.translation import COMMANDS, OPTIONS, to_command_line, translate
+from satay.translation import COMMANDS, OPTIONS, option_for, to_command_line, translate
 
 PACKAGE: Final = Path(satay.__file__).parent
 
@@ -43,6 +43,7 @@ PACKAGE: Final = Path(satay.__file__).parent
         ),
         ("with satay.decide_approval('s', 'k 1', approved=...), open", "with satay approve s 'k 1', open"),
         ("call satay.sweep(..., run_id='s', score=...)", "call satay sweep --run-id s --score MODULE:FUNCTION"),
+        ("resume it with satay.resume, or go", "resume it with satay resume RUN, or go"),
         ("app.runs() lists the runs", "satay runs lists the runs"),
         (
             "enter 'async with satay.Session.resume('s')'; use satay.Session.resume('s', fork_at_step=...)",
@@ -75,6 +76,11 @@ def test_an_error_about_a_run_names_it_in_the_command() -> None:
     assert "pass --reason" == translate(InvalidValueError("pass reason="))
 
 
+def test_the_option_of_a_parameter_is_known() -> None:
+    assert ["--at-entry", "--policy"] == [option_for("--fork-point-seq"), option_for("--tool-policies")]
+    assert [None, None, None] == [option_for("--before-task"), option_for("--nonsense"), option_for("")]
+
+
 def test_what_is_said_instead_is_there() -> None:
     group = typer.main.get_command(application_for(()))
     commands = group.commands  # type: ignore[attr-defined]  # it is a group, which typer does not say
@@ -87,7 +93,9 @@ def test_what_is_said_instead_is_there() -> None:
 
 # --- every message ----------------------------------------------------------------------------------------------------
 
-_PARAMETER: Final = re.compile(r"\b[a-z_]+=(?![=\w])|\b[a-z_]+=(?:'|True|\d)|\b(?:satay|app)\.[a-z_]+\(")
+_PARAMETER: Final = re.compile(
+    r"\b[a-z_]+=(?![=\w])|\b[a-z_]+=(?:'|True|\d)|\b(?:satay|app)\.[a-z_]+\(|\bsatay\.resume"
+)
 
 
 def messages() -> Iterator[tuple[str, str]]:
