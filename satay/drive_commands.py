@@ -5,7 +5,8 @@ They write their answer, and nothing else, to the standard output.
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -137,17 +138,20 @@ async def sweep(
     inputs = parse_pairs(variant, "--variant", lambda text: parse_json(text, "--variant"))
     async with desk.drive(modules) as app:
         workflow = await _workflow_of(app, source_id)
-        found = await run_sweep(
-            app,
-            source_id,
-            variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
-            repeats=repeats,
-            score=None if score is None else find_function(score),
-            concurrency=concurrency,
-            budget=Budget(budget_cost, budget_runs),
-            run_id=run_id,
-            options=arguments.options_for(workflow),
-        )
+        sweep_id = app.new_id() if run_id is None else run_id
+        judges = [] if score is None else [score.partition(":")[0]]
+        with _told_how_to_go_on(sweep_id, [*modules, *judges], desk.output):
+            found = await run_sweep(
+                app,
+                source_id,
+                variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
+                repeats=repeats,
+                score=None if score is None else find_function(score),
+                concurrency=concurrency,
+                budget=Budget(budget_cost, budget_runs),
+                run_id=sweep_id,
+                options=arguments.options_for(workflow),
+            )
     desk.output.show(found.to_dict(), lambda: report(str(found)))
     return ExitCode.DONE if any(row.completed for row in found.rows) else ExitCode.NO
 
@@ -173,15 +177,23 @@ async def _end(app: App, handle: RunHandle[Any], output: Output, modules: Sequen
     await handle
     output.tell(f"run {handle.run_id}")
     try:
-        await handle.result()
-    except asyncio.CancelledError:
-        named = "".join(f" -m {shlex.quote(module)}" for module in dict.fromkeys(modules))
-        output.tell(f"interrupted; satay resume {shlex.quote(handle.run_id)}{named} goes on with it")
-        raise
+        with _told_how_to_go_on(handle.run_id, modules, output):
+            await handle.result()
     except Exception:  # The workflow's own error, of any type, where the run has ended with it.
         if not (await app.status(handle)).is_terminal:
             raise
     return await app.ending(handle)
+
+
+@contextmanager
+def _told_how_to_go_on(run_id: str, modules: Sequence[str], output: Output) -> Iterator[None]:
+    """A block that waits for a run to end. Whoever interrupts it is told the command that goes on with the run."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        named = "".join(f" -m {shlex.quote(module)}" for module in dict.fromkeys(modules))
+        output.tell(f"interrupted; satay resume {shlex.quote(run_id)}{named} goes on with it")
+        raise
 
 
 def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO_FACTS) -> ExitCode:

@@ -1268,7 +1268,18 @@ def test_a_sweep_that_is_interrupted_is_resumed(cli: Shell) -> None:
         wait_until(lambda: (cli.place / DATABASE_FILE).exists() and "waiting" in cli("runs").output)
         cli("send", "answer", '"well"', "--run", "r", "--key", "k")
         process.end()
-    options = ["--before-event", "answer", "--variant", 'why="why?"', "-m", MODULE, "--run-id", "sweep"]
+    options = [
+        "--before-event",
+        "answer",
+        "--variant",
+        'why="why?"',
+        "-m",
+        MODULE,
+        "--score",
+        f"{MODULE}:judge",
+        "--run-id",
+        "sweep",
+    ]
     with program(cli.place, "sweep", "r", *options) as process:
         wait_until(lambda: "waiting" in cli("runs", "--forked-from", "r").output)
         process.send_signal(signal.SIGINT)
@@ -1277,6 +1288,7 @@ def test_a_sweep_that_is_interrupted_is_resumed(cli: Shell) -> None:
     resumed = cli("resume", "sweep", "-m", MODULE, "--json")
 
     assert ExitCode.INTERRUPTED == interrupted.status
+    assert f"interrupted; satay resume sweep -m {MODULE} goes on with it\n" in interrupted.errors
     assert (ExitCode.DONE, "completed") == (resumed.code, resumed.data["status"])
     assert "why? so" == cli("resume", "sweep/why:0", "-m", MODULE, "--json").data["result"]
 
