@@ -135,7 +135,7 @@ async def sweep(
     if arguments.input is not MISSING:
         raise InvalidValueError("each --variant of a sweep is an input of its own; leave --input away")
     (source_id,) = await desk.find(run)
-    inputs = parse_pairs(variant, "--variant", lambda text: parse_json(text, "--variant"))
+    inputs = {name: parse_json(text, f"--variant {name}") for name, text in parse_pairs(variant, "--variant").items()}
     async with desk.drive(modules) as app:
         workflow = await _workflow_of(app, source_id)
         sweep_id = app.new_id() if run_id is None else run_id

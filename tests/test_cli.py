@@ -517,8 +517,12 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     ]
 
 
-def test_a_sweep_without_variants_is_told_the_option_that_it_lacks(cli: Shell) -> None:
+def test_a_sweep_is_told_the_option_that_it_lacks_and_the_variant_that_cannot_be_read(cli: Shell) -> None:
+    cli.report("r")
+    variants = ["--variant", "one=1", "--variant", "two=text", "-m", MODULE]
+
     assert "satay: Missing option '--variant'" in cli("sweep", "r").errors
+    assert "satay: --variant two is no JSON" in cli("sweep", "r", "--at-entry", "1", *variants).errors
 
 
 @pytest.mark.parametrize(
