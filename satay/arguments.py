@@ -107,7 +107,8 @@ def check_is_run(run_id: str, workflow: str) -> None:
     """Raise `RunNotFoundError` for a journal that is none of a run, and can only be read."""
     if workflow == EXPERIMENT_WORKFLOW:
         raise RunNotFoundError(
-            f"{run_id!r} is an experiment and no run: nobody drives it; satay.outcome() and satay.experiment() read it",
+            f"{run_id!r} is an experiment and no run: nobody drives it; satay.experiment() reads it, and 'satay show' "
+            "shows it",
             run_id=run_id,
         )
 

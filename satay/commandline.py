@@ -198,6 +198,8 @@ def open_desk(
     is_json: Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")] = False,
 ) -> Desk:
     """The builder of desks: the options that every command has. Raises `InvalidValueError` for two journals."""
+    if data_dir == "":  # What a variable of a shell gives that is not set, and what would be the working directory.
+        raise InvalidValueError("--data-dir '' names no directory; give the directory of the journal")
     if db is not None and data_dir is not None:
         raise InvalidValueError("--db and --data-dir name a journal each; give one of them")
     return Desk(db, data_dir, Output(is_json))

@@ -1035,6 +1035,12 @@ def test_a_database_url_stands_in_an_option_or_in_the_environment(
     assert "secret" not in bad.output
 
 
+def test_a_directory_without_a_name_is_refused() -> None:
+    answer = CliRunner().invoke(application, ["run", f"{MODULE}:echo", "1", "--data-dir", ""])
+
+    assert (ExitCode.USAGE, True) == (answer.exit_code, "--data-dir '' names no directory" in answer.stderr)
+
+
 @pytest.mark.parametrize("line", ["runs", "doctor", "send e", f"run {MODULE}:echo 1"])
 def test_a_working_directory_that_was_deleted_is_told_where_the_journal_is_named_from_it(
     cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
