@@ -607,7 +607,8 @@ class App(Reader):
         alone. Promoting the same run again changes nothing.
 
         Raises `ExperimentConflictError` where another run was promoted, also by another process at the same moment;
-        `PromotionError` for a run that is no fork, has not completed, or is no member.
+        `PromotionError` for a run that is no fork, has not completed, or is no member; `ExperimentNotFoundError` for a
+        name that no experiment has.
         """
         await self._laboratory.promote(run, experiment)
 

@@ -4,16 +4,14 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from satay.declarations import OPAQUE
 from satay.definitions import Workflow
 from satay.errors import DecodeError, InvalidValueError
 from satay.tag_writers import MAX_DEPTH
-
-T = TypeVar("T")
 
 MAX_DIGITS: Final = 18
 """The most digits of a number that counts something in a journal."""
@@ -76,9 +74,9 @@ def parse_call(text: str) -> tuple[str, int | str]:
     return found["name"], int(found["ordinal"] or 0)
 
 
-def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> dict[str, T]:
-    """`NAME=VALUE`, each once, with the values as `parse` reads them. Raises `InvalidValueError`."""
-    pairs: dict[str, T] = {}
+def parse_pairs(texts: Sequence[str], what: str) -> dict[str, str]:
+    """`NAME=VALUE`, each once. Raises `InvalidValueError`."""
+    pairs: dict[str, str] = {}
     for text in texts:
         found = _PAIR.fullmatch(text)
         if found is None or not found["name"]:
@@ -86,7 +84,7 @@ def parse_pairs(texts: Sequence[str], what: str, parse: Callable[[str], T]) -> d
         name, value = found["name"], found["value"]
         if name in pairs:
             raise InvalidValueError(f"{what} names {name!r} twice; give one value for it")
-        pairs[name] = parse(value)
+        pairs[name] = value
     return pairs
 
 

@@ -107,7 +107,8 @@ def check_is_run(run_id: str, workflow: str) -> None:
     """Raise `RunNotFoundError` for a journal that is none of a run, and can only be read."""
     if workflow == EXPERIMENT_WORKFLOW:
         raise RunNotFoundError(
-            f"{run_id!r} is an experiment and no run: nobody drives it; satay.outcome() and satay.experiment() read it",
+            f"{run_id!r} is an experiment and no run: nobody drives it; satay.experiment() reads it, and 'satay show' "
+            "shows it",
             run_id=run_id,
         )
 
@@ -117,7 +118,8 @@ def check_is_no_session(run_id: str, workflow: str) -> None:
     if workflow == SESSION_WORKFLOW:
         raise RunConflictError(
             f"{run_id!r} is a session and no run of a workflow: the application owns its loop. To go on with it, or to "
-            f"end it, enter 'async with satay.Session.resume({run_id!r})'; to fork it, add fork_at_step= there",
+            f"end it, enter 'async with satay.Session.resume({run_id!r})'; to fork it, use "
+            f"satay.Session.resume({run_id!r}, fork_at_step=...)",
             run_id=run_id,
         )
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from satay.app import App
-from satay.console import Output, leave_closed_pipe, report_error, report_problem
-from satay.errors import SatayError, UnknownWorkflowError
+from satay.console import Output, answering, leave_output, report_error, report_problem
+from satay.errors import InvalidValueError, OutputError, PipeClosedError, SatayError, UnknownWorkflowError
 from satay.exits import MEANINGS, ExitCode
 from satay.functions import run_app
 from satay.model import EntryType
@@ -26,6 +26,7 @@ from satay.modules import import_modules
 from satay.readers import JournalReader, open_reader
 from satay.replay import recorded_call
 from satay.settings import Settings, make_settings
+from satay.translation import option_for
 
 MAX_COMPLETIONS: Final = 50
 """The most words that a shell is offered."""
@@ -39,8 +40,20 @@ _UsageProblem: Final = cast("type[typer.BadParameter]", typer.BadParameter.__mro
 _EXIT_CODES: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 
+class Command(TyperCommand):
+    """One command. Reading its arguments writes its help, where that is asked for."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with answering():
+            return super().make_context(*given, **options)
+
+
 class Commands(TyperGroup):
     """The group of all commands. It ends with the exit code of the command, or with the one that an error means."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with answering():
+            return super().make_context(*given, **options)
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args)
@@ -50,14 +63,27 @@ class Commands(TyperGroup):
             code = super().main(arguments or ["--help"], **options) or ExitCode.DONE
         except _UsageProblem as problem:
             code = ExitCode.USAGE
-            report_problem("UsageError", problem.format_message(), code, is_json=is_json, facts={})
+            report_problem("UsageError", _usage_message(problem), code, is_json=is_json, facts={})
         except UnknownWorkflowError as error:
             code = report_error(_with_hint(error), is_json=is_json)
+        except PipeClosedError:
+            code = ExitCode.PIPE_CLOSED
+            leave_output()
+        except OutputError as error:
+            code = report_error(error, is_json=is_json)
+            leave_output()
         except SatayError as error:
             code = report_error(error, is_json=is_json)
         except (KeyboardInterrupt, typer.Abort):
             code = ExitCode.INTERRUPTED
         sys.exit(int(code))
+
+
+def _usage_message(problem: "typer.BadParameter") -> str:
+    """What typer says, and the option that was meant by the name of a parameter."""
+    message = problem.format_message().replace("Value error, ", "")  # pydantic's word for what typer checks with it.
+    meant = option_for(getattr(problem, "option_name", None) or "")
+    return message if meant is None else f"{message.removesuffix('.')}. Did you mean {meant}?"
 
 
 def _with_hint(error: UnknownWorkflowError) -> UnknownWorkflowError:
@@ -78,7 +104,7 @@ def make_application(names: Iterable[str]) -> typer.Typer:
     )
     application.callback(epilog=_EXIT_CODES)(_describe)
     for name in names:
-        application.command(name)(_commands[name])
+        application.command(name, cls=Command)(_commands[name])
     return application
 
 
@@ -101,11 +127,7 @@ def command(*builders: Callable[..., Any]) -> Callable[[Callable[..., Awaitable[
                 builder(**{parameter.name: given.pop(parameter.name) for parameter in parameters})
                 for builder, parameters in zip(builders, shared, strict=True)
             ]
-            try:
-                code = asyncio.run(_wait_for(fn(*made, **given))) or ExitCode.DONE
-            except BrokenPipeError:
-                code = leave_closed_pipe()
-            raise typer.Exit(code)
+            raise typer.Exit(asyncio.run(_wait_for(fn(*made, **given))) or ExitCode.DONE)
 
         parameters = [*own, *(parameter for group in shared for parameter in group)]
         keyword_only = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -147,6 +169,11 @@ class Desk:
         async with self.reader() as reader:
             return [await reader.find(each) for each in shortened]
 
+    async def require_journal(self) -> None:
+        """Raise `JournalNotFoundError` where there is none: an app would make it."""
+        async with self.reader():
+            pass
+
     def app(self) -> App:
         """An app on the journal, which makes it where there is none."""
         return run_app(self.url, data_dir=self.data_dir)
@@ -170,7 +197,11 @@ def open_desk(
     ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Answer in JSON, errors too.")] = False,
 ) -> Desk:
-    """The builder of desks: the options that every command has."""
+    """The builder of desks: the options that every command has. Raises `InvalidValueError` for two journals."""
+    if data_dir == "":  # What a variable of a shell gives that is not set, and what would be the working directory.
+        raise InvalidValueError("--data-dir '' names no directory; give the directory of the journal")
+    if db is not None and data_dir is not None:
+        raise InvalidValueError("--db and --data-dir name a journal each; give one of them")
     return Desk(db, data_dir, Output(is_json))
 
 

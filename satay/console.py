@@ -10,11 +10,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from satay.errors import ModuleImportError, SatayError
+from satay.errors import ModuleImportError, OutputError, PipeClosedError, SatayError
 from satay.exits import ExitCode, exit_code_of
 from satay.tables import printable
+from satay.translation import translate
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -38,27 +39,27 @@ class Output:
 
     def write_json(self, data: object) -> None:
         """Write data as JSON, of one line where it is not for a terminal. Characters beyond ASCII are escaped."""
-        sys.stdout.write(json.dumps(data, indent=2 if sys.stdout.isatty() else None) + "\n")
-        sys.stdout.flush()
+        write_answer(json.dumps(data, indent=2 if is_terminal() else None) + "\n")
 
     def write_stored(self, text: str) -> None:
-        """Write JSON as it is stored, byte for byte."""
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        """Write JSON as it is stored, byte for byte: in UTF-8, whatever the encoding of the output is."""
+        output = _open_output()
+        with answering():
+            output.flush()
+            output.buffer.write(f"{text}\n".encode())
+            output.flush()
 
     def render(self, view: "RenderableType") -> None:
         """Write what rich renders, without spaces at the ends of lines."""
         console = make_console()
-        with console.capture() as capture:
+        with answering(), console.capture() as capture:
             console.print(view)
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
-        sys.stdout.flush()
+        write_answer("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
     def write_value(self, value: object) -> None:
         """Write plain JSON data for people."""
         lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
-        sys.stdout.flush()
+        write_answer("".join(f"{printable(line)}\n" for line in lines))
 
     @contextmanager
     def changing(self) -> "Iterator[Callable[[Sequence[Mapping[str, Any]], Callable[[], RenderableType]], None]]":
@@ -67,19 +68,23 @@ class Output:
         On a terminal the view takes the place of the one before. Elsewhere, rows that are new or have changed are
         written as lines of JSON.
         """
-        if sys.stdout.isatty() and not self.is_json:
+        if is_terminal() and not self.is_json:
             from rich.live import Live
 
             with Live(console=make_console(), auto_refresh=False) as live:
-                yield lambda _, view: live.update(view(), refresh=True)
+
+                def show(_: object, view: "Callable[[], RenderableType]") -> None:
+                    with answering():
+                        live.update(view(), refresh=True)
+
+                yield show
         else:
             yield _Ticker().show
 
     def tell(self, text: str) -> None:
         """Tell people what goes on, beside the answer. Programs are not told."""
         if not self.is_json:
-            sys.stderr.write(f"{printable(text)}\n")
-            sys.stderr.flush()
+            _tell(f"{printable(text)}\n")
 
 
 class _Ticker:
@@ -90,16 +95,64 @@ class _Ticker:
 
     def show(self, rows: Sequence[Mapping[str, Any]], _: "Callable[[], RenderableType]") -> None:
         lines = [json.dumps(row) for row in reversed(rows)]
-        sys.stdout.write("".join(f"{line}\n" for line in lines if line not in self._written))
-        sys.stdout.flush()
+        write_answer("".join(f"{line}\n" for line in lines if line not in self._written))
         self._written = set(lines)
+
+
+def write_answer(text: str) -> None:
+    """Write to the standard output at once. Raises `OutputError`, or `PipeClosedError` where nobody reads it."""
+    output = _open_output()
+    with answering():
+        output.write(text)
+        output.flush()
+
+
+def _open_output() -> TextIO:
+    if _is_closed(sys.stdout):
+        raise OutputError("the answer cannot be written: the standard output is closed")
+    return sys.stdout
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A block that writes to the standard output. That it cannot be written is an `OutputError` there.
+
+    Where nobody reads it any more, that is a `PipeClosedError`, also of what rich writes by itself.
+    """
+    try:
+        yield
+    except (BrokenPipeError, SystemExit):  # rich makes the one of the other.
+        raise PipeClosedError("the answer cannot be written: nobody reads it any more") from None
+    except OSError as error:
+        raise OutputError(f"the answer cannot be written to the standard output: {error.strerror}") from None
+
+
+def is_terminal() -> bool:
+    """Whether the standard output is for a person."""
+    return not _is_closed(sys.stdout) and sys.stdout.isatty()
+
+
+def _is_closed(stream: TextIO | None) -> bool:
+    """Whether a standard stream was closed when the process began: Python has none then."""
+    return stream is None
+
+
+def _tell(text: str) -> None:
+    """Write to the standard error. Where that cannot be written, nobody can be told, and the command goes on."""
+    if _is_closed(sys.stderr):
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        _leave(sys.stderr)
 
 
 def make_console() -> "Console":
     """A console on the standard output."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else UNBOUNDED_WIDTH
+    width = None if is_terminal() else UNBOUNDED_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -108,16 +161,16 @@ def report_error(error: SatayError, *, is_json: bool) -> ExitCode:
     code = exit_code_of(error)
     if isinstance(error, ModuleImportError) and error.__cause__ is not None and not is_json:
         traceback.print_exception(error.__cause__)
-    report_problem(type(error).__name__, str(error), code, is_json=is_json, facts=_facts(error))
+    report_problem(type(error).__name__, translate(error), code, is_json=is_json, facts=_facts(error))
     return code
 
 
 def report_problem(kind: str, message: str, code: ExitCode, *, is_json: bool, facts: dict[str, Any]) -> None:
     """Say on the standard error what is wrong."""
     if is_json:
-        sys.stderr.write(json.dumps({"error": kind, "message": message, "exit_code": code, **facts}) + "\n")
+        _tell(json.dumps({"error": kind, "message": message, "exit_code": code, **facts}) + "\n")
     else:
-        sys.stderr.write(f"satay: {printable(message)}\n")
+        _tell(f"satay: {printable(message)}\n")
 
 
 def _facts(error: SatayError) -> dict[str, Any]:
@@ -125,7 +178,13 @@ def _facts(error: SatayError) -> dict[str, Any]:
     return {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | tuple)}
 
 
-def leave_closed_pipe() -> ExitCode:
-    """Whoever read the output has left: write nothing more, not even when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.PIPE_CLOSED
+def leave_output() -> None:
+    """Write nothing more of what could not be written to the standard output, not even when the interpreter ends."""
+    if not _is_closed(sys.stdout):
+        _leave(sys.stdout)
+
+
+def _leave(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -4,7 +4,9 @@ They write their answer, and nothing else, to the standard output.
 """
 
 import asyncio
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -15,6 +17,7 @@ from satay.argument_values import decode_input, parse_json, parse_pairs
 from satay.commandline import Desk, Run, command, named_modules, open_desk
 from satay.console import Output
 from satay.definitions import Workflow, find_workflow
+from satay.errors import InvalidValueError, SatayError
 from satay.exits import ExitCode
 from satay.fork_arguments import CUT_PANEL, ForkArguments, SessionCut, SessionForkOptions, fork_arguments
 from satay.handles import RunHandle
@@ -24,6 +27,7 @@ from satay.modules import find_function, find_target
 from satay.readers import RunEnding
 from satay.sessions import Session
 from satay.sweeps import Budget, run_sweep
+from satay.translation import to_command_line
 from satay.views import receipt_line
 
 NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -46,7 +50,7 @@ async def run(
         workflow = find_target(target)
         input = MISSING if data is MISSING else decode_input(workflow, data, "INPUT")
         handle = await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key)
-        ending = await _end(app, handle, desk.output)
+        ending = await _end(app, handle, desk.output, [*modules, target.partition(":")[0]])
     return _show_ending(ending, desk.output)
 
 
@@ -85,7 +89,7 @@ async def fork(
         options = arguments.options_for(await _workflow_of(app, source_id))
         handle = await app.fork(source_id, run_id=run_id, **options)
         desk.output.tell(f"fork {handle.run_id}: {receipt_line(handle.receipt)}")
-        ending = await _end(app, handle, desk.output)
+        ending = await _end(app, handle, desk.output, modules)
     receipt = handle.receipt
     return _show_ending(ending, desk.output, {"receipt": receipt.to_dict(), "replayed": receipt.replayed})
 
@@ -128,21 +132,26 @@ async def sweep(
     run_id: Annotated[str | None, typer.Option(help="The id of the sweep; a known one is gone on with.")] = None,
 ) -> ExitCode:
     """Fork a run once for each variant and repeat, score the results, and rank the variants."""
+    if arguments.input is not MISSING:
+        raise InvalidValueError("each --variant of a sweep is an input of its own; leave --input away")
     (source_id,) = await desk.find(run)
-    inputs = parse_pairs(variant, "--variant", lambda text: parse_json(text, "--variant"))
+    inputs = {name: parse_json(text, f"--variant {name}") for name, text in parse_pairs(variant, "--variant").items()}
     async with desk.drive(modules) as app:
         workflow = await _workflow_of(app, source_id)
-        found = await run_sweep(
-            app,
-            source_id,
-            variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
-            repeats=repeats,
-            score=None if score is None else find_function(score),
-            concurrency=concurrency,
-            budget=Budget(budget_cost, budget_runs),
-            run_id=run_id,
-            options=arguments.options_for(workflow),
-        )
+        sweep_id = app.new_id() if run_id is None else run_id
+        judges = [] if score is None else [score.partition(":")[0]]
+        with _told_how_to_go_on(sweep_id, [*modules, *judges], desk.output):
+            found = await run_sweep(
+                app,
+                source_id,
+                variants={name: decode_input(workflow, data, f"--variant {name}") for name, data in inputs.items()},
+                repeats=repeats,
+                score=None if score is None else find_function(score),
+                concurrency=concurrency,
+                budget=Budget(budget_cost, budget_runs),
+                run_id=sweep_id,
+                options=arguments.options_for(workflow),
+            )
     desk.output.show(found.to_dict(), lambda: report(str(found)))
     return ExitCode.DONE if any(row.completed for row in found.rows) else ExitCode.NO
 
@@ -156,23 +165,35 @@ async def resume(desk: Desk, modules: list[str], run: Run) -> ExitCode:
     """Go on with a run that nobody drives, and print its result."""
     (run_id,) = await desk.find(run)
     async with desk.drive(modules) as app:
-        ending = await _end(app, app.resume(run_id), desk.output)
+        ending = await _end(app, app.resume(run_id), desk.output, modules)
     return _show_ending(ending, desk.output)
 
 
-async def _end(app: App, handle: RunHandle[Any], output: Output) -> RunEnding:
-    """Wait for a run to end. What keeps it from ending is raised; that it failed is an ending."""
+async def _end(app: App, handle: RunHandle[Any], output: Output, modules: Sequence[str]) -> RunEnding:
+    """Wait for a run to end. What keeps it from ending is raised; that it failed is an ending.
+
+    `modules` have its code, and whoever goes on with it has to name them.
+    """
     await handle
     output.tell(f"run {handle.run_id}")
     try:
-        await handle.result()
-    except asyncio.CancelledError:
-        output.tell(f"interrupted; satay resume {handle.run_id} goes on with it")
-        raise
+        with _told_how_to_go_on(handle.run_id, modules, output):
+            await handle.result()
     except Exception:  # The workflow's own error, of any type, where the run has ended with it.
         if not (await app.status(handle)).is_terminal:
             raise
     return await app.ending(handle)
+
+
+@contextmanager
+def _told_how_to_go_on(run_id: str, modules: Sequence[str], output: Output) -> Iterator[None]:
+    """A block that waits for a run to end. Whoever interrupts it is told the command that goes on with the run."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        named = "".join(f" -m {shlex.quote(module)}" for module in dict.fromkeys(modules))
+        output.tell(f"interrupted; satay resume {shlex.quote(run_id)}{named} goes on with it")
+        raise
 
 
 def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO_FACTS) -> ExitCode:
@@ -182,8 +203,10 @@ def _show_ending(ending: RunEnding, output: Output, more: Mapping[str, Any] = NO
     elif ending.status is RunStatus.COMPLETED:
         output.write_value(ending.result)
     elif ending.failure is not None:
-        kind = ending.failure.type.rpartition(":")[2]
-        output.tell(f"run {ending.run_id} failed with {kind}: {ending.failure.message}")
+        module, _, kind = ending.failure.type.rpartition(":")
+        message = ending.failure.message
+        said = to_command_line(message, ending.run_id) if module == SatayError.__module__ else message
+        output.tell(f"run {ending.run_id} failed with {kind}: {said}")
     else:
         output.tell(f"run {ending.run_id} was cancelled")
     return ExitCode.DONE if ending.status is RunStatus.COMPLETED else ExitCode.NO

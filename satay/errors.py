@@ -35,6 +35,14 @@ class NotHereError(SatayError):
     """What a task needs is not in this process. The run stops as it is, and goes on in one that has it."""
 
 
+class OutputError(SatayError):
+    """The answer of a command could not be written: the disk is full, or the output is closed."""
+
+
+class PipeClosedError(OutputError):
+    """Whoever read the answer of a command has stopped reading."""
+
+
 class AppClosedError(SatayError):
     """The app, or its event loop, was closed while something was awaited of it."""
 
@@ -202,6 +210,14 @@ class ExperimentConflictError(SatayError):
         super().__init__(message)
         self.experiment_id = experiment_id
         self.winner = winner
+
+
+class ExperimentNotFoundError(UsageError, LookupError):
+    """The journal holds no experiment of this name, which `name` is."""
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class StalePrefixError(ForkValidationError):

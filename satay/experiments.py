@@ -40,6 +40,10 @@ CANDIDATE: Final = "candidate"
 """The role of a member that is measured, unless it is given another one."""
 
 
+_NAMED: Final = "experiment~:"
+"""What the id of a named experiment begins with."""
+
+
 Score: TypeAlias = bool | int | float
 """How good a run is, the higher the better; where it only passes or fails, True or False."""
 
@@ -132,6 +136,11 @@ class ExperimentState:
     outcomes: Mapping[str, tuple[Outcome, ...]] = field(default_factory=dict)
     promotion: Promotion | None = None
 
+    @property
+    def label(self) -> str:
+        """What it is called in a message: by its name, or by its id where it has none."""
+        return experiment_label(self.experiment_id)
+
     def outcome_of(self, run_id: str) -> Outcome | None:
         """The outcome of a run that has its home here."""
         known = self.outcomes.get(run_id)
@@ -164,7 +173,12 @@ def named_experiment_id(name: object) -> str:
             f"experiment name {shown(name)} cannot be used; a name is 1 to {MAX_EXPERIMENT_NAME_LENGTH} letters, "
             "digits and _.:=@+/-, begins with a letter, a digit or _, has no '..' and no '//', does not end with '/'"
         )
-    return f"experiment~:{name}"
+    return f"{_NAMED}{name}"
+
+
+def experiment_label(experiment_id: str) -> str:
+    """What an experiment is called in a message: by its name, or by the id of one that has none."""
+    return experiment_id.removeprefix(_NAMED)
 
 
 def baseline_of(run: RunRecord) -> str:
@@ -327,11 +341,11 @@ def new_member(experiment: ExperimentState, member: Declaration) -> list[Draft]:
         raise _conflict(
             experiment,
             f"run {member.run_id!r} cannot be added as {member.role!r} with the delta {shown(_read_delta(member))} to "
-            f"experiment {experiment.experiment_id!r}: {problem}; begin another experiment",
+            f"experiment {experiment.label!r}: {problem}; begin another experiment",
         )
     if len(experiment.declared) >= MAX_EXPERIMENT_MEMBERS:
         raise InvalidValueError(
-            f"experiment {experiment.experiment_id!r} has {MAX_EXPERIMENT_MEMBERS} members and can have no more; begin "
+            f"experiment {experiment.label!r} has {MAX_EXPERIMENT_MEMBERS} members and can have no more; begin "
             "another one"
         )
     return [member_added(member)]
@@ -372,7 +386,7 @@ def _check_decided(home: ExperimentState, run_id: str, there: Outcome | None, va
         return
     refused = f"the outcome of run {run_id!r} cannot be 'promoted': experiment"
     if home.promotion is not None:
-        raise _conflict(home, f"{refused} {home.experiment_id!r} is decided, {_won(home.promotion)}")
+        raise _conflict(home, f"{refused} {home.label!r} is decided, {_won(home.promotion)}")
     if decided_in is not None:
         raise ExperimentConflictError(
             f"{refused} {decided_in!r} is decided, and another run was promoted there",
@@ -397,7 +411,7 @@ def check_undecided(experiment: ExperimentState, run_id: str) -> None:
     if promotion is not None and promotion.run_id != run_id:
         raise _conflict(
             experiment,
-            f"run {run_id!r} cannot be promoted in experiment {experiment.experiment_id!r}, which is decided: "
+            f"run {run_id!r} cannot be promoted in experiment {experiment.label!r}, which is decided: "
             f"{_won(promotion)}; a promotion stands, so decide again in another experiment",
         )
 

@@ -13,6 +13,7 @@ from satay.definitions import Workflow
 from satay.errors import InvalidValueError
 from satay.model import MISSING
 from satay.requests import ForkOptions
+from satay.translation import OPTIONS
 
 T = TypeVar("T")
 
@@ -61,9 +62,10 @@ class SessionCut:
     def options(self, arguments: ForkArguments) -> SessionForkOptions:
         """The options of a fork of a session. Raises `InvalidValueError` for those that only a fork of a run has."""
         given: dict[str, Any] = dict(arguments.options)
-        others = [*sorted(given.keys() - _OF_SESSIONS), *([] if arguments.input is MISSING else ["input"])]
+        names = [*sorted(given.keys() - _OF_SESSIONS), *([] if arguments.input is MISSING else ["workflow_input"])]
+        others = [OPTIONS[name] for name in names]
         if others:
-            raise InvalidValueError(f"a session is forked after a step; {', '.join(others)} is for runs of workflows")
+            raise InvalidValueError(f"a session is forked after a step; {', '.join(others)} is for a run of a workflow")
         if self.at_step is None:
             raise InvalidValueError("a session is forked after a step; say which with --at-step")
         mode = parse_mode("exact" if self.boundary is None else self.boundary)
@@ -187,10 +189,10 @@ def fork_arguments(
         "fork_point_seq": at_entry,
         "keep_siblings": keep_siblings or None,
         "intervention": None if intervention is None else parse_json(intervention, "--intervention"),
-        "overrides": _by_call(override, "--override", lambda text: parse_json(text, "--override")),
-        "raises": _by_call(fail, "--fail", RuntimeError),
+        "overrides": _by_call(override, "--override", parse_json),
+        "raises": _by_call(fail, "--fail", lambda text, _: RuntimeError(text)),
         "reason": reason,
-        "tool_policies": parse_pairs(policy, "--policy", str) if policy else None,
+        "tool_policies": parse_pairs(policy, "--policy") if policy else None,
         "on_stale": on_stale,
         "children": children,
         "expected_head": expected_head,
@@ -201,14 +203,16 @@ def fork_arguments(
     return ForkArguments(cast("ForkOptions", options), data)  # The names above are those of the options.
 
 
-def _by_call(texts: list[str] | None, what: str, parse: Callable[[str], T]) -> dict[tuple[str, int | str], T] | None:
+def _by_call(
+    texts: list[str] | None, what: str, parse: Callable[[str, str], T]
+) -> dict[tuple[str, int | str], T] | None:
     """Values by the call they stand for; None where none were given."""
     if not texts:
         return None
     found: dict[tuple[str, int | str], T] = {}
-    for name, value in parse_pairs(texts, what, parse).items():
+    for name, text in parse_pairs(texts, what).items():
         call = parse_call(name)
         if call in found:
             raise InvalidValueError(f"{what} names the call {name!r} twice; give one value for it")
-        found[call] = value
+        found[call] = parse(text, f"{what} {name}")
     return found

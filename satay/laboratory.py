@@ -6,12 +6,20 @@ another writer was first, it begins again with what is there now.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from satay.archive import Archive
 from satay.clock import Clock, to_datetime
-from satay.errors import JournalConflictError, PromotionError, RunConflictError, RunExistsError, UsageError
+from satay.errors import (
+    ExperimentNotFoundError,
+    JournalConflictError,
+    PromotionError,
+    RunConflictError,
+    RunExistsError,
+    UsageError,
+)
 from satay.experiments import (
     BASELINE,
     CANDIDATE,
@@ -33,6 +41,7 @@ from satay.experiments import (
     checked_score,
     encode_delta,
     experiment_created,
+    experiment_label,
     fold,
     member_added,
     named_experiment_id,
@@ -138,7 +147,7 @@ class Laboratory:
         declared = await self._declared(experiment)
         if all(member.run_id != record.run_id for member in declared):
             raise PromotionError(
-                f"run {record.run_id!r} is no member of experiment {experiment_id!r}; add it first",
+                f"run {record.run_id!r} is no member of experiment {experiment_label(experiment_id)!r}; add it first",
                 run_id=record.run_id,
             )
         candidates = [member for member in declared if member.role != BASELINE]
@@ -252,13 +261,19 @@ class Laboratory:
         return state
 
     async def there(self, experiment_id: str) -> ExperimentState:
-        """What the journal of an experiment says that was created. Raises `UsageError` for one that was not."""
+        """What the journal of an experiment says that was created. Raises `ExperimentNotFoundError`."""
         state = await self.state(experiment_id)
         if state.last is None:
-            raise UsageError(
-                f"there is no experiment {experiment_id!r} in this journal; satay.experiment(name) creates one"
-            )
+            raise await self._not_found(experiment_label(experiment_id))
         return state
+
+    async def _not_found(self, name: str) -> ExperimentNotFoundError:
+        query = RunQuery(workflow=EXPERIMENT_WORKFLOW, limit=MAX_PAGE)
+        ids = [there.run_id for there in await (await self._ready()).journal.runs(query)]
+        named = [experiment_label(each) for each in ids if experiment_label(each) != each]
+        close = get_close_matches(name, named, 1)
+        hint = f"did you mean {close[0]!r}?" if close else "satay.experiment(name) creates one"
+        return ExperimentNotFoundError(f"there is no experiment {name!r} in this journal; {hint}", name=name)
 
     async def _run(self, run: RunOrId) -> RunRecord:
         archive = (await self._ready()).archive

@@ -73,15 +73,25 @@ def _import(name: str) -> ModuleType:
         raise ModuleImportError(
             f"{name!r} names no module; write it as it is imported: 'first' for the file ./first.py"
         )
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:  # As for `python -m`: an installed command has its own directory.
-        sys.path.insert(0, here)
+    here = _working_directory()
+    if here is not None and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # As for `python -m`: an installed command has its own directory.
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ModuleImportError(f"module {name!r} needs {error.name!r}, which is not installed here") from error
         hint = " (a module is named without its .py)" if name.endswith(".py") else ""
-        raise ModuleImportError(f"there is no module {name!r} in {here!r} or where Python looks{hint}") from None
+        place = "where Python looks" if here is None else f"in {here!r} or where Python looks"
+        gone = ", and the working directory was deleted" if here is None else ""
+        raise ModuleImportError(f"there is no module {name!r} {place}{gone}{hint}") from None
     except (Exception, SystemExit) as error:  # A module is the user's code, and may raise anything.
         raise ModuleImportError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _working_directory() -> str | None:
+    """The working directory; None where it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None

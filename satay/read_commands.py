@@ -19,17 +19,27 @@ from satay.views import health_page, receipt_page, run_page, tree
 MAX_ITEMS: Final = 1000
 """The most items of a timeline that one `show` reads."""
 
+SHOWN_ITEMS: Final = 50
+"""How many items one shows without `--limit`."""
+
 
 @command(open_desk)
 async def show(
     desk: Desk,
     run: Run,
     after: Annotated[int | None, typer.Option(min=0, help="Show what follows this entry; else the end.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="How many lines of the timeline at most.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ITEMS, help=f"How many lines of the timeline at most; else {SHOWN_ITEMS}."),
+    ] = None,
     as_tree: Annotated[bool, typer.Option("--tree", help="Show the runs that came of it instead.")] = False,
     as_receipt: Annotated[bool, typer.Option("--receipt", help="Show what the fork inherited instead.")] = False,
 ) -> None:
     """Show a run: its state, what to do about it, and what happened."""
+    if as_tree and as_receipt:
+        raise InvalidValueError("--tree and --receipt each show something instead of the run; give one of them")
+    if (as_tree or as_receipt) and (after, limit) != (None, None):
+        raise InvalidValueError("--after and --limit are for the timeline, which --tree and --receipt do not show")
     async with desk.reader() as reader:
         run_id = await reader.find(run)
         if as_tree:
@@ -38,7 +48,7 @@ async def show(
         elif as_receipt:
             await _show_receipt(reader, run_id, desk.output)
         else:
-            found = await inspect_run(reader, run_id, SystemClock().now(), after=after, limit=limit)
+            found = await inspect_run(reader, run_id, SystemClock().now(), after=after, limit=limit or SHOWN_ITEMS)
             desk.output.show(found.to_dict(), lambda: run_page(found))
 
 

@@ -19,7 +19,9 @@ from satay.views import approval_line, outcome_data, outcome_page, state_block
 async def outcome(
     desk: Desk,
     run: Run,
-    value: Annotated[OutcomeValue | None, typer.Argument(help="What became of it; without it, that is shown.")] = None,
+    value: Annotated[
+        OutcomeValue | None, typer.Argument(metavar="VALUE", help="What became of it; without it, that is shown.")
+    ] = None,
     score: Annotated[float | None, typer.Option(help="How good it was: the higher the better.")] = None,
     note: Annotated[str | None, typer.Option(help="Why.")] = None,
 ) -> None:
@@ -79,6 +81,7 @@ async def send(
 ) -> None:
     """Send an event to a run, or to whoever waits for it first."""
     data = None if payload is None else parse_json(payload, "PAYLOAD")
+    await desk.require_journal()
     run_id = None if run is None else (await desk.find(run))[0]
     async with desk.app() as app:
         is_new = await app.send_event(event, data, key=key, run_id=run_id, event_id=event_id)

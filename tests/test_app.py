@@ -934,6 +934,23 @@ def test_a_url_that_cannot_be_opened_is_refused(url: str) -> None:
         in_loop(run())
 
 
+@pytest.mark.parametrize("query", ["?mode=ro", "?", "?immutable=1#x"])
+def test_a_url_with_options_is_refused_because_a_journal_takes_none(tmp_path: Path, query: str) -> None:
+    async def run() -> None:
+        async with satay.run_app(f"sqlite:///{tmp_path}/a.db{query}"):
+            pass
+
+    with pytest.raises(InvalidValueError, match=r"has options behind its '\?', and a journal in SQLite takes none"):
+        in_loop(run())
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_question_mark_in_the_name_of_a_file_is_written_as_an_escape(tmp_path: Path) -> None:
+    satay.run(echo, url=f"sqlite:///{tmp_path}/a%3Fb.db")
+
+    assert (tmp_path / "a?b.db").exists()
+
+
 def test_a_url_names_the_whole_path_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "team#1").mkdir()
     satay.run(echo, url=f"sqlite:///{tmp_path}/team#1/satay.db")

@@ -102,14 +102,14 @@ def test_no_text_names_no_call() -> None:
 
 
 def test_pairs_are_a_name_and_a_value() -> None:
-    assert {"a": "b=c", "*": ""} == parse_pairs(["a=b=c", "*="], "--x", str)
-    assert {"a[b=c]": "d", "e": "[f]=g\n", "h[i": "j"} == parse_pairs(["a[b=c]=d", "e=[f]=g\n", "h[i=j"], "--x", str)
+    assert {"a": "b=c", "*": ""} == parse_pairs(["a=b=c", "*="], "--x")
+    assert {"a[b=c]": "d", "e": "[f]=g\n", "h[i": "j"} == parse_pairs(["a[b=c]=d", "e=[f]=g\n", "h[i=j"], "--x")
 
 
 @pytest.mark.parametrize("texts", [["a"], ["=1"], ["a=1", "a=2"]])
 def test_what_is_no_pair_is_refused(texts: list[str]) -> None:
     with pytest.raises(InvalidValueError, match="--x"):
-        parse_pairs(texts, "--x", str)
+        parse_pairs(texts, "--x")
 
 
 def test_steps_are_one_number_or_two() -> None:

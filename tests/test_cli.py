@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -495,6 +496,7 @@ def test_a_policy_refuses_what_must_not_happen_again(cli: Shell) -> None:
 
     assert ExitCode.NO == forked.code
     assert "TaskBlockedError" in forked.errors
+    assert "to have the task run, fork with --policy shell.write=live" in forked.errors
     assert ExitCode.USAGE == misspelt.code
     assert "did you mean 'shell.write'?" in misspelt.errors
 
@@ -515,8 +517,12 @@ def test_a_sweep_ranks_its_variants(cli: Shell) -> None:
     ]
 
 
-def test_a_sweep_without_variants_is_told_the_option_that_it_lacks(cli: Shell) -> None:
+def test_a_sweep_is_told_the_option_that_it_lacks_and_the_variant_that_cannot_be_read(cli: Shell) -> None:
+    cli.report("r")
+    variants = ["--variant", "one=1", "--variant", "two=text", "-m", MODULE]
+
     assert "satay: Missing option '--variant'" in cli("sweep", "r").errors
+    assert "satay: --variant two is no JSON" in cli("sweep", "r", "--at-entry", "1", *variants).errors
 
 
 @pytest.mark.parametrize(
@@ -538,7 +544,20 @@ def test_a_sweep_that_cannot_be_made_is_refused(cli: Shell, options: Sequence[st
         (["--at-entry", "99"], ExitCode.REFUSED, "99"),
         (["--before-task", "shell.write", "--input", "{}"], ExitCode.USAGE, "--input cannot be used"),
         (["--before-task", "shell.write", "--override", "shell.write"], ExitCode.USAGE, "NAME=VALUE"),
-        (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "on_stale"),
+        (["--before-task", "shell.write", "--on-stale", "sigh"], ExitCode.USAGE, "--on-stale sigh is none of"),
+        (
+            [],
+            ExitCode.REFUSED,
+            "pass exactly one of --before-task, --before-event, --before-child, --after-task, --at and",
+        ),
+        (["--at-entry", "4", "--at", "failure"], ExitCode.REFUSED, "not --at and --at-entry"),
+        (["--before-task", "shell.write", "--expected-head", "2"], ExitCode.REFUSED, "--expected-head 2, and its last"),
+        (["--before-task", "shell.write", "--policy", "shell.write=x"], ExitCode.USAGE, "--policy of 'shell.write' is"),
+        (
+            ["--before-task", "shell.write", "--override", "nosuch=1"],
+            ExitCode.REFUSED,
+            "--override names the call nosuch:0",
+        ),
     ],
 )
 def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
@@ -551,6 +570,23 @@ def test_a_fork_that_cannot_be_made_is_refused_and_nothing_is_written(
         assert (code, "") == (answer.code, answer.output)
         assert complaint in answer.errors
     assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
+def test_a_run_that_has_not_ended_is_forked_where_the_option_that_is_named_is_given(cli: Shell) -> None:
+    in_loop(leave_waiting(cli.place))
+    refused = cli("plan", "waits", "--at-entry", "1", "-m", MODULE)
+    planned = cli("plan", "waits", "--at-entry", "1", "-m", MODULE, "--allow-unfinished")
+
+    assert (ExitCode.REFUSED, True) == (refused.code, "or pass --allow-unfinished to fork what is" in refused.errors)
+    assert ExitCode.DONE == planned.code
+
+
+def test_a_session_is_not_planned_and_the_command_that_forks_it_is_named(cli: Shell) -> None:
+    in_loop(record_session(cli.place))
+    answer = cli("plan", "chat", "--at-entry", "1", "-m", MODULE)
+
+    assert ExitCode.DONE != answer.code
+    assert "satay fork chat --at-step N" in answer.errors
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
@@ -580,6 +616,31 @@ def test_a_fork_is_promoted_once(cli: Shell) -> None:
     assert [0, 0, ExitCode.REFUSED] == [first.code, again.code, second.code]
     assert re.search("value +promoted", first.output)
     assert ExitCode.REFUSED == cli("promote", "r").code
+
+
+def test_an_experiment_that_is_not_there_is_named_as_it_was_given_and_answered_with_one_that_is_like_it(
+    cli: Shell,
+) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "fork"))
+    none = cli("promote", "fork", "--experiment", "nosuch", "--json")
+    in_loop(make_experiment(cli.place, "tone"))
+    close = cli("promote", "fork", "--experiment", "tnoe")
+    no_member = cli("promote", "fork", "--experiment", "tone")
+
+    assert (ExitCode.NOT_FOUND, "ExperimentNotFoundError", "nosuch") == (
+        none.code,
+        none.error["error"],
+        none.error["name"],
+    )
+    assert "there is no experiment 'nosuch' in this journal;" in none.error["message"]
+    assert (ExitCode.NOT_FOUND, True) == (close.code, "'tnoe' in this journal; did you mean 'tone'?" in close.errors)
+    assert (ExitCode.REFUSED, True) == (no_member.code, "is no member of experiment 'tone'" in no_member.errors)
+
+
+async def make_experiment(place: Path, name: str) -> None:
+    async with satay.run_app(data_dir=place) as app:
+        await app.experiment(name)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -614,12 +675,16 @@ def test_a_crash_in_an_external_call_is_decided(cli: Shell) -> None:
     in_loop(leave_crashed(cli.place))
     crashed = cli("show", "pays", "--json").data["state"]
     stopped = cli("resume", "pays", "-m", MODULE, "--json")
+    advised = "call satay decide pays rerun, satay decide pays fail or satay decide pays --value JSON"
     undecided = cli("show", "pays", "--json").data["state"]
+    both = cli("decide", "pays", "rerun", "--value", "1").errors
     decided = cli("decide", "pays", "--value", '"paid by hand"', "--json")
     resumed = cli("resume", "pays", "-m", MODULE, "--json")
 
     assert "crashed" == crashed["state"]
     assert (ExitCode.REFUSED, "NeedsDecisionError") == (stopped.code, stopped.error["error"])
+    assert advised in stopped.error["message"]
+    assert 'satay decide takes "rerun", "fail" or --value, and one of them only' in both
     assert "needs a decision" == undecided["state"]
     assert (0, "decided") == (decided.code, decided.data["state"])
     assert "paid by hand" == resumed.data["result"]
@@ -699,7 +764,11 @@ def test_a_fork_of_a_session_is_shown_as_its_receipt(cli: Shell) -> None:
     ("line", "code", "problem"),
     [
         ("fork chat --name b", ExitCode.USAGE, "say which with --at-step"),
-        ("fork chat --at-step 1 --before-task shell.pay", ExitCode.USAGE, "is for runs of workflows"),
+        (
+            "fork chat --at-step 1 --before-task shell.pay",
+            ExitCode.USAGE,
+            "after a step; --before-task is for a run of a workflow",
+        ),
         ("fork chat --at-step 9", ExitCode.REFUSED, "has no step 9; its steps are 1 to 3"),
         ("fork chat --at-step 1 --boundary near", ExitCode.USAGE, "is none of"),
         ("fork r --at-step 1", ExitCode.USAGE, "is no session and has no steps"),
@@ -887,7 +956,21 @@ def test_reading_makes_no_journal(cli: Shell, tmp_path: Path, arguments: Sequenc
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ["cancel r", "send e --run r", "decide r fail", "resume r", "approve r k"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cancel r",
+        "send e",
+        "send e --run r",
+        "outcome r rejected",
+        "promote r",
+        "sweep r --variant a=1",
+        "fork r",
+        "decide r fail",
+        "resume r",
+        "approve r k",
+    ],
+)
 def test_acting_on_a_run_makes_no_journal(cli: Shell, tmp_path: Path, line: str) -> None:
     answer = cli(*line.split())
 
@@ -905,6 +988,25 @@ def test_reading_changes_nothing_in_the_journal(cli: Shell, arguments: Sequence[
     assert before == (cli.place / DATABASE_FILE).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("show r --tree --receipt", "--tree and --receipt each show something instead"),
+        ("show r --tree --limit 3", "--after and --limit are for the timeline"),
+        ("show r --receipt --after 3", "--after and --limit are for the timeline"),
+        ("runs --db sqlite:///other.db", "--db and --data-dir name a journal each"),
+        ("sweep r --at-entry 1 --variant a=1 --input 2", "leave --input away"),
+    ],
+)
+def test_two_options_that_do_not_go_together_are_refused(cli: Shell, line: str, problem: str) -> None:
+    cli.report("r")
+    answer = cli(*line.split(), "-m", MODULE) if line.startswith("sweep") else cli(*line.split())
+
+    assert (ExitCode.USAGE, "") == (answer.code, answer.output)
+    assert problem in answer.errors
+    assert ["r"] == [run["run_id"] for run in cli("runs", "--json").data]
+
+
 def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli: Shell) -> None:
     answer = cli("shw", "r")
     as_json = cli("runs", "--limt", "3", "--json")
@@ -913,6 +1015,8 @@ def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli:
     assert "Did you mean 'show'?" in answer.errors
     assert ("UsageError", ExitCode.USAGE) == (as_json.error["error"], as_json.code)
     assert "--limit" in as_json.error["message"]
+    assert "such option: --fork-point-seq. Did you mean --at-entry?" in cli("fork", "r", "--fork-point-seq", "1").errors
+    assert "value for 'VALUE': 'good' is not one of 'promoted'" in cli("outcome", "r", "good").errors
 
 
 def test_a_database_url_stands_in_an_option_or_in_the_environment(
@@ -929,6 +1033,29 @@ def test_a_database_url_stands_in_an_option_or_in_the_environment(
     assert ["r"] == [run["run_id"] for run in json.loads(by_option.stdout)]
     assert ExitCode.USAGE == bad.exit_code
     assert "secret" not in bad.output
+
+
+def test_a_directory_without_a_name_is_refused() -> None:
+    answer = CliRunner().invoke(application, ["run", f"{MODULE}:echo", "1", "--data-dir", ""])
+
+    assert (ExitCode.USAGE, True) == (answer.exit_code, "--data-dir '' names no directory" in answer.stderr)
+
+
+@pytest.mark.parametrize("line", ["runs", "doctor", "send e", f"run {MODULE}:echo 1"])
+def test_a_working_directory_that_was_deleted_is_told_where_the_journal_is_named_from_it(
+    cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    cli.report("r")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    by_default = CliRunner().invoke(application, line.split(), catch_exceptions=False)
+
+    assert (ExitCode.JOURNAL, True) == (
+        by_default.exit_code,
+        "the working directory, which was deleted" in by_default.output,
+    )
+    assert ExitCode.DONE == cli(*line.split()).code
 
 
 def test_help_names_every_command_and_every_exit_code() -> None:
@@ -1048,6 +1175,75 @@ def test_a_closed_pipe_ends_a_command_quietly(cli: Shell) -> None:
     assert (ExitCode.PIPE_CLOSED, b"") == (status, errors)
 
 
+def ended(place: Path, output: str, *arguments: str) -> tuple[int, str]:
+    """The code and the errors of a command whose output a shell has put there."""
+    options = [] if "--help" in arguments else ["--data-dir", str(place)]
+    command = shlex.join([sys.executable, "-W", "error", "-m", "satay", *arguments, *options])
+    done = subprocess.run(["sh", "-c", f"{command} {output}"], capture_output=True, cwd=ROOT, check=False)
+    return done.returncode, done.stderr.decode()
+
+
+ANSWERING: Final = [
+    ["runs"],
+    ["runs", "--json"],
+    ["show", "f", "--receipt", "--json"],
+    ["run", f"{MODULE}:echo", '"a"', "--json"],
+    ["runs", "--help"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ANSWERING, ids=" ".join)
+def test_an_answer_that_cannot_be_written_is_one_sentence_and_a_code_of_its_own(
+    cli: Shell, arguments: Sequence[str]
+) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "f"))
+    code, errors = ended(cli.place, ">/dev/full", *arguments)
+    *told, problem = errors.splitlines()
+
+    assert ExitCode.OUTPUT == code
+    assert "the answer cannot be written to the standard output: No space left on device" in problem
+    assert [] == told
+    assert ("--json" in arguments) == problem.startswith('{"error": "OutputError"')
+
+
+@pytest.mark.slow
+def test_an_output_that_is_closed_is_told_and_the_run_has_ended(cli: Shell) -> None:
+    code, errors = ended(cli.place, ">&-", "run", f"{MODULE}:echo", '"a"', "--run-id", "r")
+
+    assert (ExitCode.OUTPUT, "run r\nsatay: the answer cannot be written: the standard output is closed\n") == (
+        code,
+        errors,
+    )
+    assert "completed" == cli("show", "r", "--json").data["state"]["state"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-"])
+def test_a_run_ends_though_nobody_can_be_told_what_goes_on(cli: Shell, errors: str) -> None:
+    code, _ = ended(cli.place, errors, "run", f"{MODULE}:echo", '"a"', "--run-id", "r")
+    refused, _ = ended(cli.place, errors, "show", "nowhere")
+
+    assert (ExitCode.DONE, ExitCode.NOT_FOUND) == (code, refused)
+    assert "completed" == cli("show", "r", "--json").data["state"]["state"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", ANSWERING, ids=" ".join)
+def test_a_pipe_that_nobody_reads_ends_every_answer_quietly(cli: Shell, arguments: Sequence[str]) -> None:
+    cli.report("r")
+    in_loop(make_fork(cli.place, "r", "f"))
+    options = [] if "--help" in arguments else ["--data-dir", str(cli.place)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-W", "error", "-m", "satay", *arguments, *options]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(writing)
+
+    assert (ExitCode.PIPE_CLOSED, b"") == (done.returncode, done.stderr)
+
+
 @pytest.mark.slow
 def test_watching_ends_with_ctrl_c(cli: Shell) -> None:
     cli.report("r")
@@ -1072,7 +1268,7 @@ def test_a_run_that_is_interrupted_is_resumed(cli: Shell) -> None:
     assert "waiting for an event" == live["state"]
     assert ["satay send answer JSON --run r --key k"] == live["commands"]
     assert (ExitCode.INTERRUPTED, "") == (ended.status, ended.output)
-    assert "satay resume" in ended.errors
+    assert f"interrupted; satay resume r -m {MODULE} goes on with it" in ended.errors
     assert "7\n" == resumed.output
 
 
@@ -1082,7 +1278,18 @@ def test_a_sweep_that_is_interrupted_is_resumed(cli: Shell) -> None:
         wait_until(lambda: (cli.place / DATABASE_FILE).exists() and "waiting" in cli("runs").output)
         cli("send", "answer", '"well"', "--run", "r", "--key", "k")
         process.end()
-    options = ["--before-event", "answer", "--variant", 'why="why?"', "-m", MODULE, "--run-id", "sweep"]
+    options = [
+        "--before-event",
+        "answer",
+        "--variant",
+        'why="why?"',
+        "-m",
+        MODULE,
+        "--score",
+        f"{MODULE}:judge",
+        "--run-id",
+        "sweep",
+    ]
     with program(cli.place, "sweep", "r", *options) as process:
         wait_until(lambda: "waiting" in cli("runs", "--forked-from", "r").output)
         process.send_signal(signal.SIGINT)
@@ -1091,6 +1298,7 @@ def test_a_sweep_that_is_interrupted_is_resumed(cli: Shell) -> None:
     resumed = cli("resume", "sweep", "-m", MODULE, "--json")
 
     assert ExitCode.INTERRUPTED == interrupted.status
+    assert f"interrupted; satay resume sweep -m {MODULE} goes on with it\n" in interrupted.errors
     assert (ExitCode.DONE, "completed") == (resumed.code, resumed.data["status"])
     assert "why? so" == cli("resume", "sweep/why:0", "-m", MODULE, "--json").data["result"]
 

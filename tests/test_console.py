@@ -1,6 +1,8 @@
 """How a command answers: text or JSON, and its errors in the same form."""
 
 import json
+import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 from rich.text import Text
@@ -28,6 +30,16 @@ def test_a_value_is_written_as_json_without_control_characters(capsys: pytest.Ca
     lines = capsys.readouterr().out.splitlines()
 
     assert ["{", r'  "text": "é\x9b\u202e",', '  "list": [', "    1", "  ]", "}"] == lines
+
+
+def test_stored_json_is_written_byte_for_byte_whatever_the_encoding_of_the_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, "ascii", errors="backslashreplace"))
+    Output(is_json=True).write_stored('{"a":"é →"}')
+
+    assert '{"a":"é →"}\n'.encode() == written.getvalue()
 
 
 def test_programs_are_not_told_what_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from satay.errors import (
     AmbiguousRunError,
+    ExperimentNotFoundError,
     ForkValidationError,
     InvalidValueError,
     JournalBusyError,
@@ -17,6 +18,8 @@ from satay.errors import (
     LeaseHeldError,
     ModuleImportError,
     NeedsDecisionError,
+    OutputError,
+    PipeClosedError,
     RunConflictError,
     RunEndedError,
     RunNotFoundError,
@@ -37,6 +40,7 @@ README: Final = Path(__file__).parents[1] / "README.md"
         (ModuleImportError("x"), ExitCode.USAGE),
         (AmbiguousRunError("x", candidates=["a", "b"]), ExitCode.USAGE),
         (RunNotFoundError("x", run_id="r"), ExitCode.NOT_FOUND),
+        (ExperimentNotFoundError("x", name="e"), ExitCode.NOT_FOUND),
         (UnknownWorkflowError("x"), ExitCode.NOT_FOUND),
         (RunConflictError("x", run_id="r"), ExitCode.REFUSED),
         (RunEndedError("x", run_id="r"), ExitCode.REFUSED),
@@ -45,6 +49,8 @@ README: Final = Path(__file__).parents[1] / "README.md"
         (NeedsDecisionError("x", run_id="r"), ExitCode.REFUSED),
         (JournalConflictError("x", run_id="r"), ExitCode.REFUSED),
         (JournalNotFoundError("x"), ExitCode.JOURNAL),
+        (OutputError("x"), ExitCode.OUTPUT),
+        (PipeClosedError("x"), ExitCode.PIPE_CLOSED),
         (JournalBusyError("x"), ExitCode.JOURNAL),
         (JournalCorruptError("x"), ExitCode.JOURNAL),
         (SatayError("x"), ExitCode.REFUSED),

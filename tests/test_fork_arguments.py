@@ -102,7 +102,7 @@ def test_the_options_of_a_fork_of_a_session_are_what_was_typed() -> None:
     [
         (SessionCut(None, None), {}, "say which with --at-step"),
         (SessionCut(1, "close"), {}, "boundary='close' is none of"),
-        (SessionCut(1, None), {"before_task": "a", "input": "1"}, "before_task, input is for runs of workflows"),
+        (SessionCut(1, None), {"before_task": "a", "input": "1"}, "--before-task, --input is for a run of a workflow"),
     ],
 )
 def test_a_fork_of_a_session_that_cannot_be_is_refused(cut: SessionCut, typed: dict[str, Any], problem: str) -> None:

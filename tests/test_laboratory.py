@@ -15,6 +15,7 @@ import satay
 from satay import Member, OutcomeValue
 from satay.errors import (
     ExperimentConflictError,
+    ExperimentNotFoundError,
     InvalidValueError,
     PromotionError,
     RunNotFoundError,
@@ -185,7 +186,7 @@ async def test_a_run_that_is_no_fork_and_one_that_goes_on_can_have_outcomes(app:
         (lambda app: app.promote("base"), PromotionError, "'base' is no fork, and only forks can be promoted"),
         (lambda app: app.promote("late"), PromotionError, "'late' is waiting.*only a run that has completed"),
         (lambda app: app.promote("stopped"), PromotionError, "'stopped' is cancelled"),
-        (lambda app: app.promote("a", experiment="none"), UsageError, "no experiment 'experiment~:none'"),
+        (lambda app: app.promote("a", experiment="none"), ExperimentNotFoundError, "no experiment 'none'"),
         (lambda app: app.promote("a", experiment="tone"), PromotionError, "'a' is no member of experiment .*tone"),
         (lambda app: app.promote("a", experiment=7), InvalidValueError, "experiment name 7"),
         (lambda app: app.experiment("a~b"), InvalidValueError, "experiment name 'a~b'"),

@@ -102,3 +102,13 @@ def test_a_function_is_found_by_its_name() -> None:
 def test_what_is_no_function_is_refused(target: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         find_function(target)
+
+
+def test_a_working_directory_that_was_deleted_has_no_modules(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "gone").mkdir()
+    monkeypatch.chdir(place / "gone")
+    (place / "gone").rmdir()
+    with pytest.raises(ModuleImportError, match="no module 'modules_gone' where Python looks, and the working dir"):
+        find_target("modules_gone:story")
+
+    assert shell.report is find_target(f"{MODULE}:report")

@@ -42,6 +42,11 @@ def journal_path(settings: Settings) -> Path:
             + ("PostgreSQL is not supported yet: " if is_postgresql else "")
             + "it has the form sqlite:///relative/path or sqlite:////absolute/path"
         )
+    if "?" in url:
+        raise InvalidValueError(
+            f"database URL {shown_url(url)!r} has options behind its '?', and a journal in SQLite takes none; leave "
+            "them away, or write a '?' in the name of the file as %3F"
+        )
     return Path(unquote(parts.path[1:]))
 
 

@@ -8,13 +8,12 @@ import asyncio
 import sqlite3
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from satay.clock import monotonic
-from satay.errors import InvalidValueError, JournalClosedError
+from satay.errors import InvalidValueError, JournalClosedError, JournalUnavailableError
 from satay.journal import (
     MAX_PAGE,
     Append,
@@ -103,9 +102,13 @@ def _checked_settings(
 
 def _absolute(path: Path | str) -> Path:
     """The path as it reads from everywhere: the program may change its working directory."""
-    with suppress(OSError):  # Without a working directory there is no file either, and connecting says so.
+    try:
         return Path(path).absolute()
-    return Path(path)
+    except OSError:
+        raise JournalUnavailableError(
+            f"the journal {str(path)!r} cannot be used: it is named from the working directory, which was deleted; go "
+            "to one that is there, or name the journal by an absolute path"
+        ) from None
 
 
 class ReadableSqlite:
