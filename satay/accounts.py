@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from satay.failures import Failure, read_failure
 from satay.model import MISSING, EntryType, RunStatus
@@ -64,8 +64,7 @@ class UsageTotal:
 NO_USAGE: Final = UsageTotal()
 
 
-@dataclass(frozen=True, slots=True)
-class CallSide:
+class CallSide(NamedTuple):
     """A call as one run recorded it.
 
     `seq` and `outcome_seq` are the entries that hold the call and its outcome. `usage` counts failed attempts too, and
@@ -88,8 +87,12 @@ class CallSide:
     reused_from: str | None
     input_blob: str | None
     outcome_blob: str | None
-    input_text: str | None = field(repr=False)
-    outcome_text: str | None = field(repr=False)
+    input_text: str | None
+    outcome_text: str | None
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items() if name not in _TEXTS)
+        return f"CallSide({told})"
 
     @property
     def input(self) -> Any:
@@ -108,7 +111,11 @@ class CallSide:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data, without input and result."""
-        return _record_data(self, leave_out={"input_text", "outcome_text"})
+        return {name: _data(value) for name, value in self._asdict().items() if name not in _TEXTS}
+
+
+_TEXTS: Final = frozenset({"input_text", "outcome_text"})
+"""What is not told of a call unless it is asked for: it may be long, and a secret."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
   another value.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -85,9 +85,9 @@ def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
 def compare_all(reference: Reading, others: Sequence[Reading]) -> ComparisonMatrix:
     """Compare runs with the first of them."""
     pairs = tuple(compare_readings(reference, other) for other in others)
-    order: Iterable[CallId] = reference.calls
+    order: Mapping[CallId, Any] = reference.calls
     for other in others:
-        order = list(_merged(order, other.calls))
+        order = dict.fromkeys(_merged(order, other.calls))
     by_identity = [{call.identity: call for call in pair.calls} for pair in pairs]
     rows = []
     for identity in order:
@@ -110,24 +110,27 @@ def wanted_values(one: Reading, other: Reading) -> WantedValues:
 
 def _unlike(one: Reading, other: Reading) -> Iterator[tuple[set[str], set[str]]]:
     """The large values of whatever is compared and differs."""
-    shared = shared_entries(one.history.entries, other.history.entries)
-    pairs = [(_first(one), _first(other))]
-    for identity, ours in one.calls.items():
-        theirs = other.calls.get(identity)
-        if theirs is not None and not _is_shared(ours, theirs, shared):
-            pairs.append((ours.input_entry, theirs.input_entry))
-            pairs.append((ours.outcome, theirs.outcome))
-    if one.steps and other.steps:
-        pairs += (
-            (one.step_entry(ours), other.step_entry(theirs))
-            for ours, theirs in zip(one.steps, other.steps, strict=False)
-            if ours.seq > shared
-        )
-    for entry, counterpart in pairs:
+    for entry, counterpart in _compared(one, other):
         if _may_be_large(entry) or _may_be_large(counterpart):
             found, other_found = _references(entry), _references(counterpart)
             if found != other_found:
                 yield found, other_found
+
+
+def _compared(one: Reading, other: Reading) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """The entries that are compared by their values, but for calls all of whose values were seen in passing."""
+    shared = shared_entries(one.history.entries, other.history.entries)
+    yield _first(one), _first(other)
+    for identity, ours in one.calls.items():
+        theirs = other.calls.get(identity)
+        if theirs is None or (ours.is_seen and theirs.is_seen) or _is_shared(ours, theirs, shared):
+            continue
+        yield ours.input_entry, theirs.input_entry
+        yield ours.outcome, theirs.outcome
+    if one.steps and other.steps:
+        for mark, counterpart in zip(one.steps, other.steps, strict=False):
+            if mark.seq > shared:
+                yield one.step_entry(mark), other.step_entry(counterpart)
 
 
 def _references(*entries: Entry | None) -> set[str]:
@@ -161,25 +164,27 @@ def shared_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
 
 def _is_shared(ours: RecordedCall, theirs: RecordedCall, shared: int) -> bool:
     """Whether a call is one in both. A fork of a session may have made it anew under the same name."""
-    return ours.entry.seq == theirs.entry.seq and ours.outcome is not None and ours.outcome.seq <= shared
+    return ours.outcome is not None and ours.outcome.seq <= shared and ours.entry.seq == theirs.entry.seq
 
 
-def _merged(one: Iterable[CallId], other: Iterable[CallId]) -> Iterator[CallId]:
+def _merged(one: Mapping[CallId, Any], other: Mapping[CallId, Any]) -> Iterable[CallId]:
     """All calls in the order of `one`; what only `other` has comes before the next call that both have."""
-    known = dict.fromkeys(one)
-    followers: dict[CallId | None, list[CallId]] = {None: []}
+    return one if other.keys() <= one.keys() else _interleaved(one, other)
+
+
+def _interleaved(one: Mapping[CallId, Any], other: Mapping[CallId, Any]) -> Iterator[CallId]:
+    followers: dict[CallId | None, list[CallId]] = {}
     anchor: CallId | None = None
     for identity in other:
-        if identity in known:
+        if identity in one:
             anchor = identity
-            followers[anchor] = []
         else:
-            followers[anchor].append(identity)
-    waiting = followers[None]
-    for identity in known:
-        if identity in followers:
+            followers.setdefault(anchor, []).append(identity)
+    waiting = followers.get(None, ())
+    for identity in one:
+        if identity in other:
             yield from waiting
-            waiting = followers[identity]
+            waiting = followers.get(identity, ())
         yield identity
     yield from waiting
 
@@ -193,7 +198,9 @@ def _compare_call(identity: CallId, one: Reading, other: Reading, shared: int) -
     if _is_shared(ours, theirs, shared):  # The entries are the same, and so is what they say.
         return CallComparison(identity, CallStatus.REPLAYED, side, side)
     other_side = other.side(theirs)
-    inputs, more_inputs = _compare_inputs(side, other_side)
+    if _is_same(side, other_side):
+        return CallComparison(identity, CallStatus.SAME, side, other_side)
+    inputs, more_inputs = _compare_values(_input(side), _input(other_side))
     has_other_input = bool(inputs) or more_inputs
     if side.outcome_seq is None or other_side.outcome_seq is None:
         status, results, more_results = CallStatus.UNFINISHED, _NO_DIFFERENCES, False
@@ -205,8 +212,20 @@ def _compare_call(identity: CallId, one: Reading, other: Reading, shared: int) -
     return CallComparison(identity, status, side, other_side, inputs, results, is_truncated, has_other_input)
 
 
+def _is_same(one: CallSide, other: CallSide) -> bool:
+    """Whether both completed, and text for text with the same arguments and the same result: most calls are so."""
+    return (
+        one.state is other.state is _COMPLETED
+        and one.outcome_text == other.outcome_text is not None
+        and one.input_text == other.input_text is not None
+    )
+
+
 def _side(reading: Reading, call: RecordedCall | None) -> CallSide | None:
     return None if call is None else reading.side(call)
+
+
+_COMPLETED: Final = CallState.COMPLETED
 
 
 class _Value(NamedTuple):
@@ -221,6 +240,10 @@ _Found = tuple[tuple[Difference, ...], bool]
 _NO_DIFFERENCES: Final[tuple[Difference, ...]] = ()
 _NOTHING: Final[_Found] = (_NO_DIFFERENCES, False)
 _NOT_READ: Final[_Found] = (_NO_DIFFERENCES, True)
+
+
+def _input(side: CallSide) -> _Value:
+    return _Value(side.input_text, side.input_blob)
 
 
 def _outcome(side: CallSide) -> _Value:
@@ -278,15 +301,7 @@ def _compare_states(one: Reading, other: Reading) -> _Found:
     return _compare_values(_Value(one.state_text, None), _Value(other.state_text, None))
 
 
-def _compare_inputs(one: CallSide, other: CallSide) -> _Found:
-    if one.input_text == other.input_text and one.input_blob == other.input_blob:
-        return _NOTHING
-    return _compare_values(_Value(one.input_text, one.input_blob), _Value(other.input_text, other.input_blob))
-
-
 def _compare_outcomes(one: CallSide, other: CallSide) -> _Found:
-    if one.state is other.state is CallState.COMPLETED and one.outcome_text == other.outcome_text is not None:
-        return _NOTHING
     if one.state is other.state is CallState.FAILED:
         return _compare_failures(_outcome(one), _outcome(other))
     if one.state is other.state is CallState.BLOCKED:  # A refusal names its fork, which is another one each time.

@@ -30,8 +30,7 @@ class CallStatus(StrEnum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(frozen=True, slots=True)
-class CallComparison:
+class CallComparison(NamedTuple):
     """One call in both runs. A side is None where the run did not make the call.
 
     The differences lead from `one` to `other`; `is_truncated` says that there are more than are listed. They are empty
@@ -60,9 +59,11 @@ class CallComparison:
     @property
     def is_divergent(self) -> bool:
         """Whether the runs have not come to the same here. Two calls that are both outstanding have not parted."""
+        if self.status in _ALIKE:
+            return False
         if self.status is CallStatus.UNFINISHED:
             return state_of(self.one) is not state_of(self.other)
-        return self.status not in (CallStatus.REPLAYED, CallStatus.SAME)
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
@@ -78,6 +79,9 @@ class CallComparison:
             "result_differences": [difference.to_dict() for difference in self.result_differences],
             "is_truncated": self.is_truncated,
         }
+
+
+_ALIKE: Final = frozenset({CallStatus.REPLAYED, CallStatus.SAME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class StepComparison:
     @property
     def is_divergent(self) -> bool:
         """Whether the sessions are not the same here."""
-        return self.status not in (CallStatus.REPLAYED, CallStatus.SAME)
+        return self.status not in _ALIKE
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""

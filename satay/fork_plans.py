@@ -68,14 +68,15 @@ def _spent(entries: Sequence[Entry]) -> dict[int, tuple[float, float | None]]:
     """What was recorded of cost and time, by the seq of the call."""
     spent: dict[int, tuple[float, float | None]] = {}
     for entry in entries:
+        _, type, at, payload, _ = entry
         # What an entry of its own keeps is told again by the outcome that it leads to.
-        if entry.type == EntryType.OUTCOME_KEPT or not entry.payload.startswith('{"call":'):
+        if not payload.startswith('{"call":') or type == EntryType.OUTCOME_KEPT:
             continue
         call = outcome_call(entry)
         cost, seconds = spent.get(call, (0.0, None))
-        if '"usage":' in entry.payload:
+        if '"usage":' in payload:
             cost += fsum(use["cost"] for use in read_head(entry).get("usage", ()))
-        if entry.type in OUTCOME_TYPES:
-            seconds = (entry.at - entries[call - 1].at) / MICROSECONDS
+        if type in OUTCOME_TYPES:
+            seconds = (at - entries[call - 1].at) / MICROSECONDS
         spent[call] = (cost, seconds)
     return spent

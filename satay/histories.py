@@ -4,7 +4,7 @@ A journal is read in one pass, and of its values only those that are asked for.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any, Final
@@ -64,10 +64,16 @@ _TASK_SCHEDULED: Final = EntryType.TASK_SCHEDULED.value
 _RESUMPTIONS: Final = frozenset({EntryType.WORKFLOW_RESUMED, EntryType.SESSION_RESUMED})
 """Before them nobody drove the run, or held the session."""
 
+_EVENT: Final = CallKind.EVENT
+_OPEN: Final = CallState.OPEN
+_MADE: Final = AnswerSource.MADE
 _SPARED: Final = frozenset({AnswerSource.KEPT, AnswerSource.REUSED})
 """Outcomes that the run did not pay for."""
 
-_ORDINARY_CALL: Final = re.compile(r'\{"(?:task|timer|event|child)":"([^"\\]*)","ordinal":(\d+)(?:(,"input":)|[,}])')
+_ORDINARY_CALL: Final = re.compile(
+    r'\{"(?:task|timer|event|child)":"([^"\\]*)",(?:"ordinal":(\d+)|"key":"([^"\\]*)")'
+    r'(?:(?:,"effect":"\w+")?(,"input":)|[,}])'
+)
 _ORDINARY_OUTCOME: Final = re.compile(r'\{"call":(\d+)(?:(,"(?:result|error|payload)":)|,"\w+_blob":|\})')
 """Most calls and outcomes: those in which nothing has to be parsed. The last group matches right before the value."""
 
@@ -83,7 +89,6 @@ class RecordedCall:
     __slots__ = (
         "answer",
         "attempts",
-        "ended_at",
         "entry",
         "identity",
         "input_at",
@@ -97,20 +102,29 @@ class RecordedCall:
         "used",
     )
 
-    def __init__(self, entry: Entry, identity: CallId) -> None:
+    def __init__(self, entry: Entry, identity: CallId, input_at: int | None = None) -> None:
         self.entry = self.input_entry = entry
         self.identity = identity
         self.started_at = entry.at
-        self.ended_at = entry.at
         self.attempts = 1
         self.outcome: Entry | None = None
-        self.input_at: int | None = None
+        self.input_at = input_at
         self.outcome_at: int | None = None
-        self.answer = AnswerSource.MADE
+        self.answer = _MADE
         self.reason: str | None = None
         self.reused_from: str | None = None
         self.used: Sequence[tuple[int, Mapping[str, Any]]] = ()
         self.spared: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is known where the texts of its arguments and of its outcome are: neither is kept in a blob."""
+        return self.input_at is not None and self.outcome_at is not None
+
+    @property
+    def usage(self) -> UsageTotal:
+        """What was used for the call, whoever paid for it."""
+        return _add_up([*self.spared, *(use for _, use in self.used)])
 
 
 class Reading:
@@ -133,7 +147,9 @@ class Reading:
         self._reasons: dict[int, str | None] = {}
         with reading(history.record.run_id):
             for entry in history.entries:
-                self._read(entry)
+                read = _READERS.get(entry.type)
+                if read is not None:
+                    read(self, entry)
             self.transcript = self._read_session() if history.record.workflow == SESSION_WORKFLOW else None
 
     def _read_session(self) -> Transcript:
@@ -141,39 +157,19 @@ class Reading:
         transcript.read(self.history.entries)
         return transcript
 
-    def _read(self, entry: Entry) -> None:
-        type = entry.type
-        kind = CALL_KIND.get(type)
-        if kind is not None:
-            self._begin(entry, kind)
-        elif type in STATE_OF_OUTCOME:
-            self._finish(entry)
-        elif type == EntryType.TASK_ATTEMPT_FAILED or type == EntryType.TASK_ATTEMPT_STARTED:
-            self._note_attempt(entry)
-        elif type == EntryType.RUN_FORKED:
-            self._fork(entry)
-        elif type in _RESUMPTIONS:
-            self.end = None  # A session can be gone on with after its end.
-            self._resume(entry)
-        elif type == EntryType.WORKFLOW_CANCEL_REQUESTED:
-            self.is_cancel_requested = True
-        elif type == EntryType.OUTCOME_OVERRIDDEN:
-            self._reasons[entry.seq] = read_head(entry).get("reason")
-        elif type == EntryType.CALL_REISSUED:
-            self._reissue(entry)
-        elif type in STATUS_OF_ENDING:
-            self.end = entry
-
-    def _begin(self, entry: Entry, kind: CallKind) -> None:
-        match = _ORDINARY_CALL.match(entry.payload)
+    def _begin(self, entry: Entry) -> None:
+        seq, type, _, payload, _ = entry
+        kind = CALL_KIND[type]
+        match = _ORDINARY_CALL.match(payload)
         if match is not None:
-            call = RecordedCall(entry, CallId(kind, match[1], int(match[2])))
-            call.input_at = match.end() if match[3] else None
+            name, ordinal, key, has_input = match.groups()
+            identity = CallId(kind, name, key if ordinal is None else int(ordinal))
+            call = RecordedCall(entry, identity, match.end() if has_input else None)
         else:
             known = read_head(entry)
-            occurrence = known["key"] if "key" in known else known["ordinal"]
-            call = RecordedCall(entry, CallId(kind, known[kind.value], occurrence))
-        self.calls[call.identity] = self._by_seq[entry.seq] = call
+            identity = CallId(kind, known[kind.value], known["key"] if "key" in known else known["ordinal"])
+            call = RecordedCall(entry, identity)
+        self.calls[identity] = self._by_seq[seq] = call
         self.made.append(call)
 
     def _finish(self, entry: Entry) -> None:
@@ -181,7 +177,6 @@ class Reading:
         call = self._by_seq.pop(outcome_call(entry) if match is None else int(match[1]), None)
         if call is not None:
             call.outcome = entry
-            call.ended_at = entry.at
             if match is None:
                 self._note_answer(call, entry)
             elif match[2]:
@@ -210,6 +205,15 @@ class Reading:
             call.attempts = max(call.attempts, known["attempt"])
             call.used = [*call.used, *((entry.seq, use) for use in _uses(known))]
 
+    def _request_cancel(self, entry: Entry) -> None:
+        self.is_cancel_requested = True
+
+    def _override(self, entry: Entry) -> None:
+        self._reasons[entry.seq] = read_head(entry).get("reason")
+
+    def _end(self, entry: Entry) -> None:
+        self.end = entry
+
     def _reissue(self, entry: Entry) -> None:
         call = self._by_seq.get(outcome_call(entry))
         if call is not None:
@@ -217,6 +221,7 @@ class Reading:
 
     def _resume(self, entry: Entry) -> None:
         """Nobody drove the run until now, so what the calls of tasks took begins anew."""
+        self.end = None  # A session can be gone on with after its end.
         for call in self._by_seq.values():
             if call.outcome is None and call.identity.kind is CallKind.TASK:
                 call.started_at = entry.at
@@ -253,15 +258,10 @@ class Reading:
         """The last entry that a fork inherited."""
         return None if self.own_fork is None else self.own_fork.seq - 1
 
-    def text(self, entry: Entry | None, at: int | None = None) -> str | None:
-        """The recorded value of an entry, wherever it is kept; None for a large one that was not read.
-
-        `at` is where its text begins, if that is known.
-        """
+    def text(self, entry: Entry | None) -> str | None:
+        """The recorded value of an entry, wherever it is kept; None for a large one that was not read."""
         if entry is None:
             return None
-        if at is not None:
-            return entry.payload[at:-1]
         text = value_text(entry)
         if text is not None:
             return text
@@ -270,22 +270,29 @@ class Reading:
 
     def side(self, call: RecordedCall) -> CallSide:
         """The call as it is reported."""
-        outcome, asked, used = call.outcome, call.input_entry, call.used
-        outcome_text = self.text(outcome, call.outcome_at)
-        if call.identity.name == APPROVAL:
-            input_text, outcome_text = self.text(asked), verdict_text(outcome_text)
-        elif call.identity.kind is CallKind.EVENT:
-            input_text = wait_arguments(read_head(asked).get("match"))
+        outcome, asked = call.outcome, call.input_entry
+        kind, name, _ = call.identity
+        if kind is _EVENT and name != APPROVAL:
+            input_text: str | None = wait_arguments(read_head(asked).get("match"))
         else:
-            input_text = self.text(asked, call.input_at)
+            input_text = self.text(asked) if call.input_at is None else asked.payload[call.input_at : -1]
+        if outcome is None:
+            outcome_seq, state, seconds, outcome_text = None, _OPEN, None, None
+        else:
+            outcome_seq, type, at, payload, _ = outcome
+            state = STATE_OF_OUTCOME[type]
+            seconds = (at - call.started_at) / MICROSECONDS
+            outcome_text = self.text(outcome) if call.outcome_at is None else payload[call.outcome_at : -1]
+        if name == APPROVAL:
+            outcome_text = verdict_text(outcome_text)
         return CallSide(
             call.entry.seq,
-            None if outcome is None else outcome.seq,
-            CallState.OPEN if outcome is None else STATE_OF_OUTCOME[outcome.type],
+            outcome_seq,
+            state,
             call.answer,
             call.attempts,
-            _add_up([*call.spared, *(use for _, use in used)]) if used or call.spared else NO_USAGE,
-            None if outcome is None else (call.ended_at - call.started_at) / MICROSECONDS,
+            call.usage if call.used or call.spared else NO_USAGE,
+            seconds,
             call.reason,
             call.reused_from,
             blob_reference(asked) if input_text is None else None,
@@ -300,7 +307,9 @@ class Reading:
         created, last = (entries[0].at, entries[-1].at) if entries else (record.created_at, record.created_at)
         receipt = to_plain(self.text(self.own_fork) or "{}")
         stale = tuple(StaleCall(**call) for call in receipt.get("stale_calls", ()))
-        own = [use for call in self.made for seq, use in call.used if seq > (self.cut or 0)]
+        cut = self.cut or 0
+        accounted = [call for call in self.made if call.used or call.spared]
+        own = [use for call in accounted for seq, use in call.used if seq > cut]
         return ComparedRun(
             run_id=record.run_id,
             workflow=record.workflow,
@@ -318,7 +327,7 @@ class Reading:
             continued_as=None if self.end is None else read_head(self.end).get("continued_as"),
             failure=read_failure(self.text(self.end)) if record.status is RunStatus.FAILED else None,
             calls=len(self.calls),
-            usage=_add_up(use for call in self.made for use in [*call.spared, *(use for _, use in call.used)]),
+            usage=_add_up(use for call in accounted for use in [*call.spared, *(use for _, use in call.used)]),
             own_usage=_add_up(own),
             seconds=(last - created) / MICROSECONDS,
             reused=self._reused(),
@@ -345,6 +354,21 @@ class Reading:
             kept=kept,
             by_policy=len(late) - kept,
         )
+
+
+_READERS: Final[dict[str, Callable[[Reading, Entry], None]]] = {
+    **dict.fromkeys(CALL_KIND, Reading._begin),
+    **dict.fromkeys(STATE_OF_OUTCOME, Reading._finish),
+    **dict.fromkeys(STATUS_OF_ENDING, Reading._end),
+    **dict.fromkeys(_RESUMPTIONS, Reading._resume),
+    EntryType.TASK_ATTEMPT_FAILED: Reading._note_attempt,
+    EntryType.TASK_ATTEMPT_STARTED: Reading._note_attempt,
+    EntryType.RUN_FORKED: Reading._fork,
+    EntryType.WORKFLOW_CANCEL_REQUESTED: Reading._request_cancel,
+    EntryType.OUTCOME_OVERRIDDEN: Reading._override,
+    EntryType.CALL_REISSUED: Reading._reissue,
+}
+"""What a reading does with an entry, by its type. It passes over the others."""
 
 
 def _answer(known: Mapping[str, Any]) -> AnswerSource:

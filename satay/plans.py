@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from satay.effects import ToolPolicy
 from satay.receipts import StaleCall
@@ -15,8 +15,7 @@ CALLS_BEFORE_CUT: Final = 10
 """How many inherited calls the table of a plan shows, where there are more than fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PlannedCall(NamedTuple):
     """A call that the source made, and what becomes of it in the fork.
 
     `action` is `inherit`, or what `CallInFlight` has, or, for a call after the cut: `run`, `block`, `replay`,
@@ -77,8 +76,8 @@ class ForkPlan:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
         plain = {name: getattr(self, name) for name in self.__slots__}
-        plain["calls"] = [_data(call) for call in self.calls]
-        plain["stale_calls"] = [_data(call) for call in self.stale_calls]
+        plain["calls"] = [call._asdict() for call in self.calls]
+        plain["stale_calls"] = [{name: getattr(stale, name) for name in stale.__slots__} for stale in self.stale_calls]
         plain["tool_policies"] = dict(self.tool_policies)
         return plain
 
@@ -139,7 +138,3 @@ def _row(call: PlannedCall) -> tuple[str, str, str, str]:
 
 def _amount(cost: float, seconds: float) -> str:
     return (f"{show_cost(cost)} and " if cost else "") + show_seconds(seconds)
-
-
-def _data(record: PlannedCall | StaleCall) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}

@@ -104,14 +104,15 @@ def value_text(entry: Entry) -> str | None:
 
 def blob_reference(entry: Entry) -> str | None:
     """The SHA-256 of the blob that holds an entry's value, or None."""
+    payload = entry.payload
+    if not payload.endswith('"}'):
+        return None
     field = VALUE_FIELD.get(entry.type)
     if field is None:
         return None
     mark = f'"{field}_blob":"'
-    if not entry.payload.endswith('"}'):
-        return None
-    start = entry.payload.rfind(mark)
-    digest = entry.payload[start + len(mark) : -2]
+    start = payload.rfind(mark)
+    digest = payload[start + len(mark) : -2]
     return digest if start > 0 and len(digest) == 64 and digest.isalnum() else None
 
 

@@ -1,5 +1,6 @@
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -187,6 +188,46 @@ def test_what_a_run_inherited_is_not_its_own_cost() -> None:
 
 
 # --- policies and overrides -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [{"ordinal": 12}, {"key": "page-7"}, {"key": ""}, {"key": 'a "key"\n'}, {"key": "ü"}])
+@pytest.mark.parametrize("facts", [{}, {"effect": "pure"}, {"codec": "pickle"}, {"effect": "pure", "codec": "pickle"}])
+@pytest.mark.parametrize("name", ["draft", 'a "draft"'])
+def test_a_call_is_read_alike_whatever_stands_before_its_arguments(
+    index: dict[str, Any], facts: dict[str, Any], name: str
+) -> None:
+    book = Book("a")
+    seq = book.add(EntryType.TASK_SCHEDULED, task=name, **index, **facts, input={"text": ',"input":1'})
+    book.complete(seq, 1)
+
+    call = only_call(compare(book, Book("b")))
+
+    assert call.one is not None
+    assert (name, next(iter(index.values()))) == (call.identity.name, call.identity.occurrence)
+    assert {"text": ',"input":1'} == call.one.input
+    assert (seq, 1) == (call.one.seq, call.one.result)
+
+
+def test_a_large_argument_of_a_call_with_an_effect_is_read_from_its_blob() -> None:
+    book = Book("a")
+    digest = book.keep_in_blob('{"text":"large"}')
+    book.add(EntryType.TASK_SCHEDULED, task="draft", ordinal=0, effect="pure", input_blob=digest)
+
+    side = only_call(compare(book, Book("b"))).one
+
+    assert side is not None
+    assert {"text": "large"} == side.input
+
+
+def test_the_repr_of_a_call_tells_no_value() -> None:
+    book = Book("a")
+    book.task("draft", "a secret", {"password": "another"})
+
+    told = repr(only_call(compare(book, Book("b"))))
+
+    assert "CallSide(seq=2, outcome_seq=3" in told
+    assert "a secret" not in told
+    assert "another" not in told
 
 
 def test_a_blocked_call_says_why() -> None:

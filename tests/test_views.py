@@ -226,7 +226,7 @@ def test_a_call_that_was_tried_several_times_says_so(tmp_path: Path) -> None:
     inspection, _ = in_loop(inspected(tmp_path))
     call = next(item for item in inspection.timeline.items if item.side is not None)
     assert call.side is not None
-    side = replace(call.side, attempts=3, state=CallState.OPEN)
+    side = call.side._replace(attempts=3, state=CallState.OPEN)
     shown = rendered(timeline(Timeline((replace(call, side=side),), 0, 0)))
 
     assert "open, 3 attempts" in shown
