@@ -121,10 +121,18 @@ def answering() -> Iterator[None]:
     """
     try:
         yield
-    except (BrokenPipeError, SystemExit):  # rich makes the one of the other.
-        raise PipeClosedError("the answer cannot be written: nobody reads it any more") from None
+    except BrokenPipeError:
+        raise _closed_pipe() from None
+    except SystemExit as left:
+        if left.code == 0:  # So typer ends once it has told how a shell completes.
+            raise
+        raise _closed_pipe() from None  # So rich ends where nobody reads.
     except OSError as error:
         raise OutputError(f"the answer cannot be written to the standard output: {error.strerror}") from None
+
+
+def _closed_pipe() -> PipeClosedError:
+    return PipeClosedError("the answer cannot be written: nobody reads it any more")
 
 
 def is_terminal() -> bool:

@@ -9,7 +9,7 @@ from ast import literal_eval
 from collections.abc import Mapping
 from typing import Final
 
-from satay.errors import SatayError
+from satay.errors import ModuleImportError, SatayError
 
 OPTIONS: Final[Mapping[str, str]] = {
     "fork_point_seq": "--at-entry",
@@ -72,6 +72,8 @@ _WORDS: Final = re.compile(
 
 def translate(error: SatayError) -> str:
     """The message of an error, as the command line says it."""
+    if isinstance(error, ModuleImportError):  # It ends with what the user's code raised, in his words.
+        return str(error)
     return to_command_line(str(error), getattr(error, "run_id", None))
 
 

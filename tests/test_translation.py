@@ -11,7 +11,7 @@ import typer.main
 
 import satay
 from satay.cli import MODULES, application_for
-from satay.errors import InvalidValueError, NeedsDecisionError
+from satay.errors import InvalidValueError, ModuleImportError, NeedsDecisionError
 from satay.requests import ForkOptions
 from satay.translation import COMMANDS, OPTIONS, option_for, to_command_line, translate
 
@@ -74,6 +74,12 @@ def test_an_error_about_a_run_names_it_in_the_command() -> None:
 
     assert "call satay decide 'pays=1 2' fail" == translate(error)
     assert "pass --reason" == translate(InvalidValueError("pass reason="))
+
+
+def test_what_the_users_code_raised_is_told_as_it_is() -> None:
+    message = "module 'm' cannot be imported: ValueError: value=3"
+
+    assert message == translate(ModuleImportError(message))
 
 
 def test_the_option_of_a_parameter_is_known() -> None:
