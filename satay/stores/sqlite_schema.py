@@ -24,6 +24,15 @@ LOCK_RETRY_SECONDS: Final = 0.005
 LOG_SIZE_BYTES: Final = 16 * 1024 * 1024
 """What is left of the write-ahead log's file after a large transaction went through it."""
 
+LOG_PAGES: Final = 4_000
+"""So many pages are gathered in the log before they are moved to the database: with 4 KiB, what the file may hold.
+
+A long fork fills SQLite's usual 1,000 by itself, and would wait for the move.
+"""
+
+COMMITTED: Final = "committed"
+"""The schema in which a writer reads what others and it had committed when its transaction began."""
+
 LIVE: Final = "('running', 'waiting', 'needs_decision')"
 """The statuses of runs that have not ended, as a list in SQL."""
 
@@ -198,9 +207,12 @@ def connect_reader(settings: SqliteSettings) -> sqlite3.Connection:
 
 
 def _connect(settings: SqliteSettings, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(_uri(settings, mode), uri=True, timeout=settings.busy_timeout_seconds, isolation_level=None)
+
+
+def _uri(settings: SqliteSettings, mode: str) -> str:
     # As a URI, because only so does SQLite take a mode; `as_uri` quotes what would be special in one.
-    uri = f"{settings.path.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=settings.busy_timeout_seconds, isolation_level=None)
+    return f"{settings.path.absolute().as_uri()}?mode={mode}"
 
 
 def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
@@ -210,6 +222,10 @@ def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
     _enable_wal(connection, settings.path, deadline)
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_SIZE_BYTES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+    # The same file once more. SQLite copies rows within a table by way of a temporary one, since it reads what it
+    # writes; it need not where they are read from there.
+    wait_for_lock(lambda: connection.execute(f"ATTACH ? AS {COMMITTED}", (_uri(settings, "ro"),)), deadline)
 
 
 def begin(connection: sqlite3.Connection, deadline: float) -> None:

@@ -36,7 +36,7 @@ from satay.model import EXPERIMENT_WORKFLOW, SESSION_WORKFLOW, TERMINAL_STATUSES
 from satay.stores import sqlite_reads as reads
 from satay.stores.sqlite_blobs import PackedBlob, to_digest
 from satay.stores.sqlite_reads import NOBODY, Pending
-from satay.stores.sqlite_schema import LIVE
+from satay.stores.sqlite_schema import COMMITTED, LIVE
 
 FIRST_EPOCH: Final = 1
 
@@ -100,7 +100,8 @@ def create(cursor: sqlite3.Cursor, creation: Creation) -> Lease:
 
 def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
     source = cursor.execute(
-        "SELECT run, digest FROM events WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq = ?",
+        f"SELECT run, digest FROM {COMMITTED}.events "
+        f"WHERE run = (SELECT key FROM {COMMITTED}.runs WHERE run_id = ?) AND seq = ?",
         (fork.source_id, fork.through_seq),
     ).fetchone()
     if source is None or source[1] != fork.prefix_digest:
@@ -115,7 +116,8 @@ def fork(cursor: sqlite3.Cursor, fork: NewFork) -> Lease:
     insert_events(cursor, [event_row(lease.key, fork.first)])
     cursor.execute(
         "INSERT INTO events (run, seq, type, at, payload, digest) "
-        "SELECT ?, seq, type, at, payload, digest FROM events WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
+        f"SELECT ?, seq, type, at, payload, digest FROM {COMMITTED}.events "
+        "WHERE run = ? AND seq BETWEEN 2 AND ? ORDER BY seq",
         (lease.key, source[0], fork.through_seq),
     )
     if cursor.rowcount != fork.through_seq - 1:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import aiosqlite
 
+from satay.stores.sqlite_schema import LOG_PAGES
+
 INSERTS = 1_000
 """How many rows one measure of L inserts."""
 
@@ -29,9 +31,10 @@ class Reference:
 
 @asynccontextmanager
 async def open_reference(directory: Path, inserts: int = INSERTS) -> AsyncIterator[Reference]:
-    """A reference in a file of its own in the directory, WAL and synchronous=FULL like a journal."""
+    """A reference in a file of its own in the directory, WAL with as long a log and synchronous=FULL like a journal."""
     async with aiosqlite.connect(directory / "reference.db", isolation_level=None) as connection:
         await connection.execute("PRAGMA journal_mode = WAL")
         await connection.execute("PRAGMA synchronous = FULL")
+        await connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         await connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, payload TEXT NOT NULL)")
         yield Reference(connection, inserts)
