@@ -54,6 +54,7 @@ from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence
 from satay.revivals import DriveSettings
+from satay.stops import Stops
 from satay.takeovers import Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
@@ -98,6 +99,7 @@ class Scheduler:
         self.drive_settings = settings.drive
         self.archive = Archive(journal)
         self.waiters = Waiters()
+        self.stops = Stops(self)
         self.endings = Endings(self, settings.poll_seconds)
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
@@ -441,8 +443,8 @@ class Scheduler:
             return
         if drive.undecided:
             self.waiters.tell(drive.run_id)
-            self.endings.tell_ancestors(drive)
-        self.endings.tell_of_rest(drive)
+            self.stops.tell_above(drive)
+        self.stops.tell_of_rest(drive)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -458,6 +460,7 @@ class Scheduler:
 
     def _evict(self, drive: Drive) -> None:
         due = drive.earliest()
+        self.stops.evicted(drive)
         drive.suspend()
         self._drives.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
@@ -541,7 +544,7 @@ class Scheduler:
             del self._drives[drive.run_id]
         self._parked.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
-        self.endings.forget(drive.run_id)
+        self.stops.forget(drive.run_id)
 
     async def _give_back(self, drive: Drive, error: BaseException) -> None:
         """Tell of a drive's error once the run is free again, so that whoever hears of it can act on the run."""
@@ -550,7 +553,7 @@ class Scheduler:
                 await self.journal.release(drive.lease, drive.before)
         finally:
             self.waiters.note_failure(drive.run_id, error)
-            self.endings.tell_ancestors(drive)
+            self.stops.tell_above(drive)
 
     async def _try_again(self, run_id: str) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
