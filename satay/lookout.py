@@ -152,7 +152,16 @@ class Lookout:
         through, receivers = await self._host.journal.deliverable(after, RECEIVERS_PER_LOOK)
         for record in receivers:
             self.wake_for_message(record)
+        await self._retire_dead({record.owner for record in receivers})
         return through
+
+    async def _retire_dead(self, owner_ids: set[str | None]) -> None:
+        """A message is not left to a run whose driver is known to be dead where another run waits for it, too."""
+        if owner_ids - {None, self._host.owner_id}:
+            for owner in await self._host.journal.owners():
+                if owner.id in owner_ids and is_dead(owner):
+                    await self._host.journal.retire(owner.id)
+                    self.look_again()
 
     def wake_for_message(self, record: RunRecord) -> None:
         """A message to a run was posted; look for it where this process drives the run, or is to drive it."""

@@ -340,8 +340,9 @@ class Scheduler:
     async def post(self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str) -> bool:
         """Put a message in the inbox, and wake the run that it can be delivered to, if this process drives it."""
         posted = await self.journal.post(run_id, type, key, event_id, payload, self.clock.now())
-        if posted.receiver is not None:
-            self._lookout.wake_for_message(posted.receiver)
+        for receiver in (posted.receiver, posted.driven):
+            if receiver is not None:
+                self._lookout.wake_for_message(receiver)
         return posted.id is not None
 
     # --- what drives ask for ------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import satay
+from satay.errors import NondeterminismError
 from satay.model import EntryType
-from satay.testing import Faults, ManualClock, open_app
+from satay.testing import Faults, ManualClock, abandon, open_app, settle
 from tests.driving import entries_of, types_of
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,38 @@ async def test_runs_that_take_from_one_another_keep_the_attempts_that_they_make(
         for run in runs:
             assert EntryType.WORKFLOW_RESUMED not in await types_of(app, run.run_id)
             assert (await app.verify(run.run_id)).is_intact
+
+
+@satay.workflow(name="contested.changing")
+async def changing() -> object:
+    await (satay.sleep(0) if Payments.begun else pay())
+    return await satay.wait_for_event("job")
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed", "stopped"])
+@pytest.mark.parametrize("sends", ["the driver", "another process"])
+@pytest.mark.parametrize("max_resident", [0, 4096])
+async def test_an_event_is_not_left_to_a_run_that_nobody_drives(
+    max_resident: int, sends: str, ends: str, tmp_path: Path
+) -> None:
+    Payments.go_on.set()
+    async with open_app(tmp_path) as app:
+        app.start(changing, run_id="left")
+        await settle(app)
+        if ends == "killed":
+            await abandon(app)
+    async with (
+        open_app(tmp_path, clock=ManualClock(), max_resident=max_resident, poll_seconds=0.001) as app,
+        open_app(tmp_path, clock=ManualClock(), seed=1) as other,
+    ):
+        if ends == "stopped":
+            with pytest.raises(NondeterminismError):
+                await app.resume("left").result()
+        run = app.start(taker, run_id="r")
+        await settle(app)
+        await (app if sends == "the driver" else other).send_event("job", "done")
+
+        assert "done" == await run.result()
 
 
 class SlowTaker(Faults):
