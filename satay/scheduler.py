@@ -55,7 +55,7 @@ from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence
 from satay.revivals import DriveSettings
 from satay.stops import Stops
-from satay.takeovers import Takeovers
+from satay.takeovers import MAY_PASS, Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -321,11 +321,24 @@ class Scheduler:
 
     async def take_over_quietly(self, run_id: str) -> None:
         """Take a run over if that can be done here; if not, that is no error."""
-        await self._lookout.take_over_all([await self.archive.record(run_id)])
+        try:
+            record = await self.archive.record(run_id)
+        except MAY_PASS:
+            self.try_again(run_id)
+            raise
+        await self._lookout.take_over_all([record])
+
+    def try_again(self, run_id: str) -> None:
+        """Take a run over as soon as the journal can be used again."""
+        self._lookout.try_again(run_id)
 
     async def wake_if_ours(self, run_id: str) -> None:
         """A message to a run was posted; look for it where this process drives the run."""
-        record = await self.journal.record(run_id)
+        try:
+            record = await self.journal.record(run_id)
+        except MAY_PASS:
+            self._lookout.look_again()
+            raise
         if record is not None and not record.status.is_terminal:
             self._lookout.wake_for_message(record)
 
@@ -560,6 +573,9 @@ class Scheduler:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
         try:
             await self.take_over(run_id)
+        except MAY_PASS:
+            self.try_again(run_id)
+            raise
         finally:
             self.waiters.tell(run_id)
 
