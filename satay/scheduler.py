@@ -587,6 +587,7 @@ class Scheduler:
         except JournalError as error:
             log().warning("messages.not_read", run_id=drive.run_id, error=str(error))
             self._lookout.look_again()
+            await self._let_pass()
         finally:
             self.step(self._looked, drive, messages)
 
@@ -662,11 +663,18 @@ class Scheduler:
         try:
             for key in drive.expired_approvals(self.clock.now()):
                 await expire(self.journal, self.clock, drive.run_id, key)
+        except JournalError as error:
+            log().warning("approvals.not_expired", run_id=drive.run_id, error=str(error))
+            await self._let_pass()
         finally:
             try:
                 await self._look_for_messages(drive)
             finally:
                 self.step(self._fire_now, drive)
+
+    async def _let_pass(self) -> None:
+        """The journal cannot be used. A run whose time is up would ask it again without end."""
+        await asyncio.sleep(self.settings.poll_seconds)
 
     def _fire_now(self, drive: Drive) -> None:
         if not drive.is_suspended and not drive.is_ended:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import satay
-from satay.errors import JournalConflictError, JournalUnavailableError
+from satay.errors import ApprovalTimeoutError, JournalConflictError, JournalUnavailableError
 from satay.model import EntryType
 from satay.testing import Faults, ManualClock, open_app, pause, settle
 from tests.driving import HANG_SECONDS
@@ -21,6 +21,7 @@ class Failing(Faults):
 
     def __init__(self) -> None:
         super().__init__()
+        self.refused = 0
         self.times: dict[str, int] = {}
         self.is_lost_with: str | None = None
 
@@ -30,6 +31,7 @@ class Failing(Faults):
             return self._refuse(JournalConflictError("somebody else was first", run_id="r"))
         if self.is_lost_with is None and self.times.get(name, 0) > 0:
             self.times[name] -= 1
+            self.refused += 1
             return self._refuse(JournalUnavailableError("the disk is away"))
         return super().pass_on(name, call, args)
 
@@ -67,6 +69,11 @@ async def going_on(left: int = 1) -> str:
 @satay.workflow(name="lookout.parent")
 async def parent(kind: str) -> str:
     return str(await satay.start_child(CHILDREN[kind]).result())
+
+
+@satay.workflow(name="lookout.asking")
+async def asking() -> bool:
+    return bool(await satay.require_approval("refund", 40, timeout=1.0))
 
 
 async def until_done(waiting: "asyncio.Future[str]", clock: ManualClock) -> None:
@@ -122,3 +129,34 @@ async def test_the_run_that_goes_on_in_the_place_of_another_is_driven_though_it_
         await until_done(waiting, clock)
 
         assert "went on" == await waiting
+
+
+@pytest.mark.parametrize("failing", ["post", "messages"])
+async def test_the_end_of_a_time_is_not_told_without_a_pause_to_a_journal_that_cannot_be_used(
+    failing: str, tmp_path: Path
+) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, poll_seconds=1e6) as app:
+        await app.start(asking, run_id="r")
+        await settle(app)
+        faults.times = {failing: 1000}
+        clock.jump_to(clock.now() + 1_000_000)
+        for _ in range(5000):
+            await asyncio.sleep(0)
+
+        assert 1 == faults.refused
+
+
+@pytest.mark.parametrize("failing", ["post", "messages"])
+async def test_the_end_of_a_time_is_told_once_the_journal_can_be_used_again(failing: str, tmp_path: Path) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, poll_seconds=0.001) as app:
+        run = app.start(asking, run_id="r")
+        await run
+        await settle(app)
+        faults.times = {failing: 3}
+        clock.jump_to(clock.now() + 1_000_000)
+
+        with pytest.raises(ApprovalTimeoutError):
+            async with asyncio.timeout(HANG_SECONDS):
+                await run.result()
