@@ -127,7 +127,8 @@ class Arrival(NamedTuple):
     """An outcome on its way to the body.
 
     `facts` are the members of the payload before the value. `text` is the value as recorded; `value` is the same,
-    decoded, where `has_value` says so. `taken` is the message that brought the outcome.
+    decoded, where `has_value` says so. `taken` is the message that brought the outcome; it `is_contested` where it is
+    addressed to nobody, so that another run may take it.
     """
 
     type: str
@@ -137,6 +138,7 @@ class Arrival(NamedTuple):
     value: Any = None
     has_value: bool = False
     taken: int | None = None
+    is_contested: bool = False
 
 
 class AttemptHistory:

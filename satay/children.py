@@ -1,6 +1,6 @@
 """Child runs, from their parents' side: started, attached to after a crash, heard of when they end, and stopped."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -127,6 +127,10 @@ class Children:
         record = await self._host.archive.record(child_id)
         if record.status.is_terminal:
             await self._deliver(drive, call, child_id, None)
+
+    def sharers_of(self, child_id: str) -> Set[str]:
+        """The forks that wait for a run that is not their child."""
+        return self._sharers.get(child_id, frozenset())
 
     def wake_sharers(self, child_id: str) -> None:
         """A run has ended: look for what it has posted to the forks that share it, and are not its parent."""

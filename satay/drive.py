@@ -4,7 +4,8 @@ A turn is: an outcome reaches the body, the body runs until it is idle, and the 
 becomes one append. Replay and live go through the same turns; a replayed turn reads its outcome from the history and
 compares the calls instead of recording them. (A turn that nobody could tell from none is left out then: ADR 0036.)
 Outcomes are delivered without waiting for the disk; acting on a call (starting an attempt, a child, a wait) waits for
-the commit of the turn that recorded it. Only pure tasks need not.
+the commit of the turn that recorded it. Only pure tasks need not. A message that another run may take is on disk first
+where the body could not be thrown away without loss.
 
 Nothing here awaits: the host calls in from plain callbacks of its event loop, so that no task of the host is current
 while the body runs.
@@ -21,7 +22,7 @@ from satay.calls import Arrival, Call, ChildCall, EventCall, TaskCall, TimerCall
 from satay.clock import MICROSECONDS, Chance, Clock
 from satay.definitions import Workflow
 from satay.effects import Effect
-from satay.errors import SatayError, TaskCrashedError, WorkflowStuckError
+from satay.errors import MessageTakenError, SatayError, TaskCrashedError, WorkflowStuckError
 from satay.failures import encode_failure
 from satay.journal import CHILD_ENDED, Append, Blob, Commit, Journal, Lease, NewRun, Wait
 from satay.model import APPROVAL, Entry, EntryType, Message, RunStatus
@@ -82,6 +83,7 @@ class Drive(Revival):
         "_in_hand",
         "_is_urgent",
         "_landed",
+        "_reserved",
         "_row",
         "_sending_soon",
         "ending",
@@ -105,6 +107,7 @@ class Drive(Revival):
         self._is_urgent = True
         self._sending_soon: asyncio.TimerHandle | None = None
         self._arrivals: deque[Arrival] | None = None
+        self._reserved: Arrival | None = None
         self._in_hand: set[int] | None = None
         self._landed: Sequence[int] = ()
         self._row: tuple[RunStatus, int | None] = (RunStatus.RUNNING, None)
@@ -135,7 +138,7 @@ class Drive(Revival):
     @stops_on_error
     def arrive(self, arrival: Arrival) -> None:
         """An outcome is there. It begins a turn of its own, in the order of arrival."""
-        if self._is_stepping or self._arrivals:
+        if self._is_stepping or self._arrivals or self._reserved is not None:
             if self._arrivals is None:
                 self._arrivals = deque()
             self._arrivals.append(arrival)
@@ -233,7 +236,8 @@ class Drive(Revival):
         call.is_answered = True
         event_id = "" if message.event_id is None else f',"event_id":{json_quote(message.event_id)}'
         facts = f'"call":{call.seq},"message":{message.id}{event_id}'
-        self.arrive(Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id))
+        arrival = Arrival(EntryType.EXTERNAL_EVENT_RECEIVED, call, facts, message.payload, taken=message.id)
+        self.arrive(arrival if message.run_id is not None else arrival._replace(is_contested=True))
         return True
 
     def receive_decision(self, message: Message) -> bool:
@@ -308,7 +312,7 @@ class Drive(Revival):
     def _pump(self) -> None:
         """Give the body every outcome that has arrived, a turn each."""
         turns = 0
-        while self._arrivals and not self._is_stepping and not self.is_suspended:
+        while self._arrivals and self._reserved is None and not self._is_stepping and not self.is_suspended:
             if turns == TURNS_PER_SLICE:
                 asyncio.get_running_loop().call_soon(self._continue_pump)
                 return
@@ -319,7 +323,11 @@ class Drive(Revival):
         """Deliver an outcome, unless the body has ended or given up on the call."""
         call = arrival.call
         if self.ending is None and (call is None or self.calls.get(call.seq) is call):
-            self._deliver(arrival)
+            if arrival.is_contested and (self.active or not self._recorder.is_empty):
+                self._reserved = arrival
+                self._commit()
+            else:
+                self._deliver(arrival)
         elif arrival.taken is not None and self.ending is None:
             self.put_back(arrival.taken)
             self._host.look_for_messages(self)
@@ -329,10 +337,18 @@ class Drive(Revival):
         self._pump()
 
     def _deliver(self, arrival: Arrival) -> None:
+        self._hand_to_body(arrival, self._record_arrival(arrival).at)
+
+    def _record_arrival(self, arrival: Arrival) -> Entry:
         entry = self._recorder.record(arrival.type, arrival.facts, arrival.text)
         if arrival.taken is not None:
             self._recorder.take_message(arrival.taken)
-        self.loop.advance_to(entry.at)
+        if arrival.call is not None:
+            self._close_wait(arrival.call)
+        return entry
+
+    def _hand_to_body(self, arrival: Arrival, at: int) -> None:
+        self.loop.advance_to(at)
         self._is_stepping = True
         call = arrival.call
         self._is_urgent |= not (isinstance(call, TaskCall) and call.task.effect is Effect.PURE)
@@ -340,7 +356,6 @@ class Drive(Revival):
             self._request_cancel(is_final=arrival.facts == FINAL)
         else:
             del self.calls[call.seq]
-            self._close_wait(call)
             self._settle(call)
             self._resolve(call, arrival.type, arrival.text, arrival)
         self._run_turn()
@@ -447,7 +462,9 @@ class Drive(Revival):
         At most one append of a run is on its way. Turns that end meanwhile are gathered, and follow as one.
         """
         self._is_urgent |= is_urgent
-        if self._in_flight is None and not self._is_nothing_to_commit():
+        if self._in_flight is None and self._reserved is not None and self._is_all_sent():
+            self._send_reserved(self._reserved)
+        elif self._in_flight is None and not self._is_nothing_to_commit():
             if self._can_wait():
                 self._send_soon()
             else:
@@ -491,8 +508,11 @@ class Drive(Revival):
         self._wants_messages = False
         self._host.journal.append(append).tell(self._committed)
 
+    def _is_all_sent(self) -> bool:
+        return self._recorder.is_empty and not self._starts and not self._stops
+
     def _is_nothing_to_commit(self) -> bool:
-        if not self._recorder.is_empty or self._starts or self._stops:
+        if not self._is_all_sent():
             return False
         if self.is_ended:
             return True
@@ -500,7 +520,9 @@ class Drive(Revival):
         return not self._wants_messages and self._status() == self._row
 
     def _status(self) -> tuple[RunStatus, int | None]:
-        if self.active or self._arrivals:  # What is about to be delivered is found again by whoever takes over.
+        if (
+            self.active or self._arrivals or self._reserved is not None
+        ):  # What is about to be delivered is found again by whoever takes over.
             return _RUNNING
         if self.undecided:
             return (RunStatus.NEEDS_DECISION, self.earliest())
@@ -509,12 +531,14 @@ class Drive(Revival):
     @stops_on_error
     def _committed(self, commit: Commit) -> None:
         consequences, self._in_flight = self._in_flight, None
+        assert consequences is not None
         if commit.error is not None:
-            return self.stop(commit.error)
+            if consequences.reserved is None or not isinstance(commit.error, MessageTakenError):
+                return self.stop(commit.error)
+            return self._wait_on(consequences.reserved)
         self.before = None  # The row is not as it was before any more.
         if self.is_suspended:
             return
-        assert consequences is not None
         if consequences.taken:
             self._landed = [*self._landed, *consequences.taken]
         for call in consequences.stops:
@@ -526,11 +550,47 @@ class Drive(Revival):
             self._host.drive_ended(self)
             self.loop.drop()
             return
+        if consequences.reserved is not None:
+            self._reserved = None
+            self._hand_to_body(consequences.reserved.arrival, consequences.reserved.entry.at)
+            self._pump()
         if not self._is_stepping:
             self._commit(is_urgent=False)
         if consequences.wants_messages:
             self._host.look_for_messages(self)
         self._host.turn_committed(self)
+
+    # --- messages that another run may take ---------------------------------------------------------------------------
+
+    def _send_reserved(self, arrival: Arrival) -> None:
+        """Take a message before the body sees it, in an append of its own.
+
+        Another run may be first. What is not on disk would be lost with a body that has seen it: how attempts ended,
+        and those that run.
+        """
+        reserved = _Reserved(
+            arrival, self._recorder.head, self._recorder.digest, self._record_arrival(arrival), self._row
+        )
+        self._send()
+        assert self._in_flight is not None
+        self._in_flight = self._in_flight._replace(reserved=reserved)
+
+    def _wait_on(self, refused: "_Reserved") -> None:
+        """Another run was first to take a message: the call waits for the next one."""
+        call, taken = refused.arrival.call, refused.arrival.taken
+        if self.is_suspended:
+            return
+        assert isinstance(call, EventCall)
+        assert taken is not None
+        self._reserved = None
+        self._recorder.retract(refused.head, refused.digest)
+        self._row = refused.row
+        self._wait_again(call)
+        self.put_back(taken)
+        self._host.look_for_messages(self)
+        self._pump()
+        if not self._is_stepping:
+            self._commit(is_urgent=False)
 
     def _start_now(self, call: TaskCall) -> None:
         if self.rehearsal is None:
@@ -573,7 +633,8 @@ class Drive(Revival):
     def is_still(self) -> bool:
         """Whether nothing goes on but attempts, and all of it is on disk."""
         is_writing = self._in_flight or self._sending_soon
-        return self.is_live and not (is_writing or self._arrivals or self._is_stepping)
+        is_delivering = self._arrivals or self._reserved is not None or self._is_stepping
+        return self.is_live and not (is_writing or is_delivering)
 
     def stop(self, error: BaseException) -> None:
         """Give the run up because of an error; it stays as the journal has it."""
@@ -590,7 +651,7 @@ class Drive(Revival):
         """Throw the body away. None of the user's code runs; the journal keeps the run."""
         if not self.is_suspended:
             self.is_suspended = True
-            self._arrivals = None
+            self._arrivals = self._reserved = None
             if self._sending_soon is not None:
                 self._sending_soon.cancel()
             self.loop.drop()
@@ -623,6 +684,17 @@ class _Consequences(NamedTuple):
     stops: Sequence[Call]
     wants_messages: bool
     has_ended: bool
+    reserved: "_Reserved | None" = None
+
+
+class _Reserved(NamedTuple):
+    """A message on its way to the body that is being taken first; and what is the case where it cannot be."""
+
+    arrival: Arrival
+    head: int
+    digest: bytes
+    entry: Entry
+    row: tuple[RunStatus, int | None]
 
 
 def _request_to_continue(error: BaseException | None) -> ContinueAsNew | None:

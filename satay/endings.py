@@ -1,10 +1,9 @@
-"""Waits for runs to end, and tells those who wait what keeps a run from going on.
+"""Waits for runs to end, and raises what keeps a run from going on.
 
 A run that is driven here tells of its end by itself; for one that is driven elsewhere the journal is asked now and
 then.
 """
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from satay.archive import Archive, Ending
@@ -14,6 +13,7 @@ from satay.errors import LeaseHeldError, NeedsDecisionError
 from satay.journal import DECISION, Journal
 from satay.model import SESSION_WORKFLOW, RunRecord, RunStatus
 from satay.processes import is_dead
+from satay.stops import Stops, waits_for_decision
 from satay.waiters import Waiters
 
 
@@ -24,6 +24,7 @@ class EndingHost(Protocol):
     clock: Clock
     journal: Journal
     owner_id: str
+    stops: Stops
     waiters: Waiters
 
     def drive_of(self, run_id: str) -> Drive | None: ...
@@ -36,7 +37,6 @@ class Endings:
     def __init__(self, host: EndingHost, poll_seconds: float) -> None:
         self._host = host
         self._poll_seconds = poll_seconds
-        self._busy: set[str] = set()
 
     async def wait(self, run_id: str, *, drive: bool) -> Ending:
         """Wait until a run has ended. With `drive`, take it over when nobody drives it.
@@ -50,8 +50,10 @@ class Endings:
                 if record.status.is_terminal:
                     return await self._host.archive.ending(run_id)
                 if record.status == RunStatus.NEEDS_DECISION:
-                    raise _undecided(run_id)
+                    await self._refuse_undecided(run_id)
                 self._host.waiters.raise_failure(run_id)
+                if record.status == RunStatus.WAITING and record.owner == self._host.owner_id:
+                    await self._raise_for_children(run_id)  # First: made anew, it would leave memory again.
                 if drive:
                     await self._host.take_over(run_id)
                 elif await self._is_nobodys(record):
@@ -68,66 +70,40 @@ class Endings:
             driven, seconds = self._host.drive_of(run_id), None
             if driven is None:
                 seconds = self._poll_seconds
-            elif _waits_for_decision(driven):
-                await self._refuse_undecided(driven)
-                if not _waits_for_decision(driven):
+            elif waits_for_decision(driven):
+                await self._refuse_undecided(run_id)
+                if not waits_for_decision(driven):
                     return None
                 seconds = self._poll_seconds
             else:
-                await self._raise_for_children(driven)
-                if self._host.drive_of(run_id) is not driven or _waits_for_decision(driven):
+                await self._raise_for_children(run_id)
+                if self._host.drive_of(run_id) is not driven or waits_for_decision(driven):
                     return None  # Something happened meanwhile, and was told to nobody.
             return await waiters.hear(run_id, news, seconds)
 
-    async def _raise_for_children(self, drive: Drive) -> None:
+    async def _raise_for_children(self, run_id: str) -> None:
         """Raise what keeps a child from going on, where a run does nothing but wait."""
-        for child_id in self._stopped_below(drive):
+        for child_id in await self._host.stops.below(run_id):
             self._host.waiters.raise_failure(child_id)
-            child = self._host.drive_of(child_id)
-            if child is not None and _waits_for_decision(child):
-                await self._refuse_undecided(child)
+            await self._refuse_undecided(child_id)
 
-    def _stopped_below(self, drive: Drive) -> Iterator[str]:
-        """The descendants that cannot go on, where all between do nothing but wait; `tell_of_rest` looks again else."""
-        if drive.active or not drive.is_still:
-            self._busy.add(drive.run_id)
+    async def _refuse_undecided(self, run_id: str) -> None:
+        """Raise `NeedsDecisionError` where a run waits for a decision that is not in the inbox."""
+        messages = await self._host.journal.messages(run_id)
+        if any(message.type == DECISION for message in messages):
             return
-        for child_id in drive.child_ids():
-            child = self._host.drive_of(child_id)
-            if self._host.waiters.has_failed(child_id) or (child is not None and _waits_for_decision(child)):
-                yield child_id
-            if child is not None:
-                yield from self._stopped_below(child)
-
-    def tell_of_rest(self, drive: Drive) -> None:
-        """A run does nothing but wait, for now: whoever found it busy is told of what keeps a child from going on."""
-        if drive.run_id in self._busy and drive.is_still:
-            self._busy.discard(drive.run_id)
-            if next(self._stopped_below(drive), None) is not None:
-                self._host.waiters.tell(drive.run_id)
-                self.tell_ancestors(drive)
-
-    def forget(self, run_id: str) -> None:
-        """A run is driven no more."""
-        self._busy.discard(run_id)
-
-    def tell_ancestors(self, drive: Drive) -> None:
-        """Those who wait for a run also want to know what keeps its children from going on."""
-        parent_id = drive.parent_id
-        while parent_id is not None:
-            self._host.waiters.tell(parent_id)
-            parent = self._host.drive_of(parent_id)
-            parent_id = None if parent is None else parent.parent_id
-
-    async def _refuse_undecided(self, drive: Drive) -> None:
-        """Raise `NeedsDecisionError`, unless the decision is in the inbox."""
-        messages = await self._host.journal.messages(drive.run_id)
-        # A decision that was taken meanwhile is no longer in the inbox, but then the drive waits for it no more.
-        if _waits_for_decision(drive) and all(message.type != DECISION for message in messages):
-            raise _undecided(drive.run_id)
+        # A decision that was taken meanwhile is no longer in the inbox, but then the run waits for it no more.
+        drive = self._host.drive_of(run_id)
+        if drive is not None:
+            is_undecided = waits_for_decision(drive)
+        else:
+            record = await self._host.journal.record(run_id)
+            is_undecided = record is not None and record.status == RunStatus.NEEDS_DECISION
+        if is_undecided:
+            raise _undecided(run_id)
 
     async def _is_nobodys(self, record: RunRecord) -> bool:
-        if record.owner == self._host.owner_id or record.status == RunStatus.NEEDS_DECISION:
+        if record.owner == self._host.owner_id:
             return False
         now = self._host.clock.now()
         owners = await self._host.journal.owners()
@@ -151,8 +127,3 @@ def _driven_by_nobody(record: RunRecord) -> LeaseHeldError:
         else f"run {run_id!r} is {record.status} and no process drives it; continue it with satay.resume"
     )
     return LeaseHeldError(told, run_id=run_id)
-
-
-def _waits_for_decision(drive: Drive) -> bool:
-    """Whether nothing goes on until someone decides, and the question is on disk."""
-    return drive.is_undecided and drive.is_still

@@ -6,6 +6,7 @@ Each run that is found is taken over, or looks into its inbox where it is driven
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from satay.archive import Archive
@@ -17,7 +18,7 @@ from satay.journal import Journal
 from satay.logs import log
 from satay.model import SESSION_WORKFLOW, RunRecord
 from satay.processes import is_dead
-from satay.takeovers import Takeovers
+from satay.takeovers import MAY_PASS, Takeovers
 from satay.waiters import Waiters
 
 RUNS_PER_LOOK: Final = 64
@@ -57,6 +58,7 @@ class Lookout:
         self._reviewed_message = 0
         self._looks = 0
         self._is_to_look_again = False
+        self._to_try_again: set[str] = set()
         self._living: set[str] = set()
 
     async def open(self) -> None:
@@ -71,6 +73,7 @@ class Lookout:
         while True:
             await asyncio.sleep(self._poll_seconds)
             await self._look_around(self._find_messages)
+            await self._look_around(self._try_again)
             if self._recovers:
                 await self._look_around(self._recover)
 
@@ -152,7 +155,16 @@ class Lookout:
         through, receivers = await self._host.journal.deliverable(after, RECEIVERS_PER_LOOK)
         for record in receivers:
             self.wake_for_message(record)
+        await self._retire_dead({record.owner for record in receivers})
         return through
+
+    async def _retire_dead(self, owner_ids: set[str | None]) -> None:
+        """A message is not left to a run whose driver is known to be dead where another run waits for it, too."""
+        if owner_ids - {None, self._host.owner_id}:
+            for owner in await self._host.journal.owners():
+                if owner.id in owner_ids and is_dead(owner):
+                    await self._host.journal.retire(owner.id)
+                    self.look_again()
 
     def wake_for_message(self, record: RunRecord) -> None:
         """A message to a run was posted; look for it where this process drives the run, or is to drive it."""
@@ -171,14 +183,29 @@ class Lookout:
 
     async def take_over_all(self, records: Iterable[RunRecord]) -> None:
         """Take over those of the runs that can be driven here. That one cannot be is no error, and is logged."""
-        answers = [self._host.takeovers.take_over(record) for record in records if self._is_to_be_driven(record)]
+        wanted = [record for record in records if self._is_to_be_driven(record)]
+        answers = [self._host.takeovers.take_over(record) for record in wanted]
         if answers:
             await asyncio.wait(answers)
-        for error in (answer.exception() for answer in answers):
+        for record, answer in zip(wanted, answers, strict=True):
+            error = answer.exception()
+            if isinstance(error, MAY_PASS):
+                self.try_again(record.run_id)
             if isinstance(error, JournalError):
                 self.look_again()  # A message may have been the reason.
             if isinstance(error, SatayError):
                 log().warning("run.not_taken_over", error=str(error))
+
+    def try_again(self, run_id: str) -> None:
+        """A run of this process could not be taken over, for want of the journal: nobody else would wake it."""
+        self._to_try_again.add(run_id)
+
+    async def _try_again(self) -> None:
+        for run_id in list(islice(self._to_try_again, RUNS_PER_LOOK)):
+            record = await self._host.journal.record(run_id)
+            self._to_try_again.discard(run_id)
+            if record is not None:
+                await self.take_over_all([record])
 
     def _is_to_be_driven(self, record: RunRecord) -> bool:
         return (

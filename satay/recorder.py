@@ -89,6 +89,18 @@ class Recorder:
         self._entries = chained
         self.digest = digest
 
+    def retract(self, head: int, digest: bytes) -> None:
+        """Take back what was sent after entry `head`, with this digest, and refused. What was gathered since moves up.
+
+        None of that may be a call: its outcomes would name another entry.
+        """
+        gathered, self._entries = self._entries, []
+        self.head, self.digest = head, digest
+        for entry in gathered:
+            self.head += 1
+            self.digest = chain_digest(self.digest, entry.type, entry.at, entry.payload)
+            self._entries.append(entry._replace(seq=self.head, digest=self.digest))
+
     def open_wait(self, wait: Wait) -> None:
         self._opened = [*self._opened, wait]
 

@@ -534,6 +534,14 @@ class Schedule(ABC):
             waiting.popleft()
         return None
 
+    def _wait_again(self, call: EventCall) -> None:
+        """A message that was on its way to a wait does not come: the wait is the first of its equals again."""
+        call.is_answered = False
+        assert self._waiting is not None
+        waiting = self._waiting[call.name, call.key]
+        if call not in waiting:
+            waiting.appendleft(call)
+
     def child_call(self, run_id: str | None) -> ChildCall | None:
         """The outstanding call that a child run answers."""
         if run_id is None or self._child_calls is None:

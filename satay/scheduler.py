@@ -54,7 +54,8 @@ from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, history_of
 from satay.revivals import DriveSettings
-from satay.takeovers import Takeovers
+from satay.stops import Stops
+from satay.takeovers import MAY_PASS, Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -98,6 +99,7 @@ class Scheduler:
         self.drive_settings = settings.drive
         self.archive = Archive(journal)
         self.waiters = Waiters()
+        self.stops = Stops(self)
         self.endings = Endings(self, settings.poll_seconds)
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
@@ -319,11 +321,24 @@ class Scheduler:
 
     async def take_over_quietly(self, run_id: str) -> None:
         """Take a run over if that can be done here; if not, that is no error."""
-        await self._lookout.take_over_all([await self.archive.record(run_id)])
+        try:
+            record = await self.archive.record(run_id)
+        except MAY_PASS:
+            self.try_again(run_id)
+            raise
+        await self._lookout.take_over_all([record])
+
+    def try_again(self, run_id: str) -> None:
+        """Take a run over as soon as the journal can be used again."""
+        self._lookout.try_again(run_id)
 
     async def wake_if_ours(self, run_id: str) -> None:
         """A message to a run was posted; look for it where this process drives the run."""
-        record = await self.journal.record(run_id)
+        try:
+            record = await self.journal.record(run_id)
+        except MAY_PASS:
+            self._lookout.look_again()
+            raise
         if record is not None and not record.status.is_terminal:
             self._lookout.wake_for_message(record)
 
@@ -338,8 +353,9 @@ class Scheduler:
     async def post(self, run_id: str | None, type: str, key: str | None, event_id: str | None, payload: str) -> bool:
         """Put a message in the inbox, and wake the run that it can be delivered to, if this process drives it."""
         posted = await self.journal.post(run_id, type, key, event_id, payload, self.clock.now())
-        if posted.receiver is not None:
-            self._lookout.wake_for_message(posted.receiver)
+        for receiver in (posted.receiver, posted.driven):
+            if receiver is not None:
+                self._lookout.wake_for_message(receiver)
         return posted.id is not None
 
     # --- what drives ask for ------------------------------------------------------------------------------------------
@@ -441,8 +457,8 @@ class Scheduler:
             return
         if drive.undecided:
             self.waiters.tell(drive.run_id)
-            self.endings.tell_ancestors(drive)
-        self.endings.tell_of_rest(drive)
+            self.stops.tell_above(drive)
+        self.stops.tell_of_rest(drive)
         self._park(drive)
 
     def _park(self, drive: Drive) -> None:
@@ -458,6 +474,7 @@ class Scheduler:
 
     def _evict(self, drive: Drive) -> None:
         due = drive.earliest()
+        self.stops.evicted(drive)
         drive.suspend()
         self._drives.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
@@ -541,7 +558,7 @@ class Scheduler:
             del self._drives[drive.run_id]
         self._parked.pop(drive.run_id, None)
         self._wakes.forget(drive.run_id)
-        self.endings.forget(drive.run_id)
+        self.stops.forget(drive.run_id)
 
     async def _give_back(self, drive: Drive, error: BaseException) -> None:
         """Tell of a drive's error once the run is free again, so that whoever hears of it can act on the run."""
@@ -550,12 +567,15 @@ class Scheduler:
                 await self.journal.release(drive.lease, drive.before)
         finally:
             self.waiters.note_failure(drive.run_id, error)
-            self.endings.tell_ancestors(drive)
+            self.stops.tell_above(drive)
 
     async def _try_again(self, run_id: str) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
         try:
             await self.take_over(run_id)
+        except MAY_PASS:
+            self.try_again(run_id)
+            raise
         finally:
             self.waiters.tell(run_id)
 
@@ -567,6 +587,7 @@ class Scheduler:
         except JournalError as error:
             log().warning("messages.not_read", run_id=drive.run_id, error=str(error))
             self._lookout.look_again()
+            await self._let_pass()
         finally:
             self.step(self._looked, drive, messages)
 
@@ -642,11 +663,18 @@ class Scheduler:
         try:
             for key in drive.expired_approvals(self.clock.now()):
                 await expire(self.journal, self.clock, drive.run_id, key)
+        except JournalError as error:
+            log().warning("approvals.not_expired", run_id=drive.run_id, error=str(error))
+            await self._let_pass()
         finally:
             try:
                 await self._look_for_messages(drive)
             finally:
                 self.step(self._fire_now, drive)
+
+    async def _let_pass(self) -> None:
+        """The journal cannot be used. A run whose time is up would ask it again without end."""
+        await asyncio.sleep(self.settings.poll_seconds)
 
     def _fire_now(self, drive: Drive) -> None:
         if not drive.is_suspended and not drive.is_ended:

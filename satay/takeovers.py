@@ -16,7 +16,13 @@ from satay.archive import Archive
 from satay.children import Children
 from satay.definitions import find_workflow
 from satay.drive import Drive, DriveHost
-from satay.errors import JournalCorruptError, JournalError, SatayError
+from satay.errors import (
+    JournalBusyError,
+    JournalCorruptError,
+    JournalError,
+    JournalUnavailableError,
+    SatayError,
+)
 from satay.journal import CANCEL_REQUESTED, TERMINATION_REQUESTED, Claim, FirstPage
 from satay.model import Message, RunRecord, RunStatus
 from satay.origin import origin_of
@@ -28,6 +34,10 @@ MAX_BATCH: Final = 32
 
 MAX_BATCHES: Final = 2
 """How many batches are on their way at once: while one is read, the drives of the other are made."""
+
+
+MAY_PASS: Final = (JournalBusyError, JournalUnavailableError)
+"""The errors of a journal that may be usable again a moment later."""
 
 
 class TakeoverHost(DriveHost, Protocol):
@@ -44,6 +54,7 @@ class TakeoverHost(DriveHost, Protocol):
     def adopt(self, drive: Drive, resumed: bool) -> None: ...
     async def is_gone(self, owner_id: str | None) -> bool: ...
     def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def try_again(self, run_id: str) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +148,8 @@ class Takeovers:
             return
         del self._wanted[wanted.record.run_id]
         if isinstance(outcome, Exception):
+            if isinstance(outcome, MAY_PASS) and wanted.record.owner == self._host.owner_id:
+                self._host.try_again(wanted.record.run_id)
             wanted.answer.set_exception(outcome)
             wanted.answer.exception()  # Whoever asked may have been cancelled.
         else:

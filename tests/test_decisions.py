@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import satay
-from satay.drive import Drive
 from satay.endings import Endings
 from satay.errors import NeedsDecisionError, UsageError
 from satay.journal import DECISION
@@ -140,8 +139,8 @@ async def test_what_becomes_of_a_decision_while_somebody_reads_of_it_is_told(
     async with open_app(tmp_path, poll_seconds=NEVER_SECONDS) as app:
         refuse = Endings._refuse_undecided
 
-        async def refuse_slowly(self: Endings, drive: Drive) -> None:
-            await refuse(self, drive)
+        async def refuse_slowly(self: Endings, run_id: str) -> None:
+            await refuse(self, run_id)
             await settle(app)
 
         journal = (await app.scheduler()).journal

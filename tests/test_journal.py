@@ -1769,7 +1769,7 @@ async def test_a_second_message_with_the_same_event_id_is_dropped_for_ever(
 
     assert before.id is None
     assert "r1" == receiver(before)
-    assert (None, None) == after
+    assert Posted(None, None) == after
     assert [] == await journal.messages("r1")
 
 
@@ -1826,6 +1826,25 @@ async def test_what_can_be_delivered_is_found_from_a_number_on(journal: Journal)
     through, found = await journal.deliverable(second, 10)
     assert (highest, ["r3"]) == (through, ids(found))
     assert (highest, []) == await journal.deliverable(highest, 10) == await journal.deliverable(1 << 62, 1)
+
+
+async def test_a_message_to_nobody_is_told_to_a_run_that_is_driven_where_the_first_is_not(journal: Journal) -> None:
+    await create_waiting(journal, "left", Wait(2, "approval", None), owner="gone")
+    for n in (1, 2):
+        await create_waiting(journal, f"driven{n}", Wait(2, "approval", None))
+
+    nobody = await post(journal, None)
+    await journal.heartbeat(Owner("o1", "h", 1, "t", T0))
+    earlier = await post(journal, None, event_id="m1")
+    again = await post(journal, None, event_id="m1")
+    _, found = await journal.deliverable(0, 10)
+
+    assert ("left", None) == (receiver(nobody), nobody.driven)
+    for posted in (earlier, again):
+        assert posted.receiver is not None
+        assert posted.driven is not None
+        assert ["driven1", "driven2"] == ids([posted.receiver, posted.driven])
+    assert ["left", "driven1", "driven2"] == ids(found)
 
 
 async def test_whoever_goes_on_from_the_number_of_a_short_page_misses_nothing(journal: Journal) -> None:

@@ -234,7 +234,8 @@ def deliverable(connection: sqlite3.Connection, after: int, limit: int) -> tuple
         ORDER BY id LIMIT ?
     """
     pending = [Pending(*row) for row in connection.execute(sql, (after, highest, wanted))]
-    found = dict.fromkeys(receiver(connection, message) for message in pending)
+    receivers = (find(connection, message) for message in pending for find in (receiver, driven_receiver))
+    found = dict.fromkeys(receivers)
     through = highest if len(pending) < wanted else pending[-1].id
     return through, [run for run in found if run is not None]
 
@@ -252,7 +253,20 @@ def receiver(connection: sqlite3.Connection, message: Pending) -> RunRecord | No
     return _first_run(connection.execute(sql, values))
 
 
-def _first_waiting(connection: sqlite3.Connection, message: Pending) -> RunRecord | None:
+def driven_receiver(connection: sqlite3.Connection, message: Pending) -> RunRecord | None:
+    """As `receiver`, where runs that nobody drives are left out; None for a message that is addressed."""
+    return _first_waiting(connection, message, _DRIVEN) if message.run == NOBODY else None
+
+
+_ALL: Final = "SELECT run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT :most"
+
+_DRIVEN: Final = f"""
+    SELECT run FROM (SELECT id, run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT {MAX_PAGE})
+    WHERE EXISTS (SELECT 1 FROM runs JOIN owners ON owners.id = runs.owner WHERE runs.key = run) ORDER BY id LIMIT :most
+"""
+
+
+def _first_waiting(connection: sqlite3.Connection, message: Pending, waiting_sql: str = _ALL) -> RunRecord | None:
     """The first run that waits. While earlier messages are on their way to it, the one after it, up to the last."""
     values = message._asdict() | {"most": MAX_PAGE}
     ahead_sql = f"""
@@ -260,7 +274,6 @@ def _first_waiting(connection: sqlite3.Connection, message: Pending) -> RunRecor
             SELECT 1 FROM inbox
             WHERE run = {NOBODY} AND type = :type AND key IS :key AND is_taken = 0 AND id < :id LIMIT :most)
     """
-    waiting_sql = "SELECT run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT :most"
     waiting = connection.execute(waiting_sql, values | {"most": 1}).fetchall()
     if not waiting:
         return None

@@ -258,10 +258,15 @@ def post(cursor: sqlite3.Cursor, message: NewMessage) -> Posted:
             raise RunEndedError(
                 f"run {message.run_id!r} has ended and takes no more events", run_id=str(message.run_id)
             )
-        return Posted(None, _receiver_of_earlier(cursor, run, message.event_id))
+        return _posted_earlier(cursor, run, message.event_id)
     id = cursor.lastrowid
     assert id is not None
-    return Posted(id, reads.receiver(cursor.connection, Pending(id, run, message.type, message.key)))
+    return _posted(cursor, id, Pending(id, run, message.type, message.key))
+
+
+def _posted(cursor: sqlite3.Cursor, id: int | None, message: Pending) -> Posted:
+    first, driven = (find(cursor.connection, message) for find in (reads.receiver, reads.driven_receiver))
+    return Posted(id, first, None if driven == first else driven)
 
 
 def _was_posted(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> bool:
@@ -461,9 +466,9 @@ def _find_run(cursor: sqlite3.Cursor, run_id: str) -> int:
     return int(key)
 
 
-def _receiver_of_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> RunRecord | None:
-    """The receiver of the message that was posted first, as long as nobody took it."""
+def _posted_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> Posted:
+    """The receivers of the message that was posted first, as long as nobody took it."""
     row = cursor.execute(
         "SELECT id, run, type, key FROM inbox WHERE run = ? AND event_id = ? AND is_taken = 0", (run, event_id)
     ).fetchone()
-    return None if row is None else reads.receiver(cursor.connection, Pending(*row))
+    return Posted(None, None) if row is None else _posted(cursor, None, Pending(*row))
