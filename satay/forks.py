@@ -240,10 +240,13 @@ class Forks:
         origin = origin_of_fork(draft, origin_of(draft.run_id, prefix.entries, blobs), terms, at, len(prefix))
         after, own_blobs = after_prefix(draft, cut, fork_id, prefix.last, at, blobs, "null")
         blobs = {**blobs, **{blob.sha256: blob.text for blob in own_blobs}}
+        same = prefix.same_arguments if prefix.history.answered else None  # Most prefixes are inherited once.
         history = prefix.history.of_fork(first, after)
         drive = Drive(host, Lease(fork_id, 0, 0), draft.definition, origin, history, blobs)
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        rehearsal = Rehearsal(lambda error: None if ended.done() else ended.set_result(error), is_plan=is_plan)
+        rehearsal = Rehearsal(
+            lambda error: None if ended.done() else ended.set_result(error), is_plan=is_plan, same=same
+        )
         try:
             host.step(drive.rehearse, rehearsal)
             error = await ended

@@ -240,7 +240,7 @@ class Schedule(ABC):
         self._counts[task.head] = ordinal + 1
         self._turns_left -= 1
         if self.rehearsal is not None:
-            _compare_arguments(self.rehearsal, entry, task.input_codec, args, kwargs, task.input_where)
+            self.rehearsal.compare_arguments(entry, task.input_codec, args, kwargs, task.input_where)
         self.loop.skip_turn(outcome.at)
         return task.result_codec.decode(text, task.result_where)
 
@@ -395,7 +395,7 @@ class Schedule(ABC):
                     reissued = None if self._answers is None else self._answers.input_text(call.seq)
                     self.rehearsal.compare(entry, call.issued_text, reissued)
         elif self.rehearsal is not None:
-            _compare_arguments(self.rehearsal, entry, codec, args, kwargs, where)
+            self.rehearsal.compare_arguments(entry, codec, args, kwargs, where)
 
     def has_arguments_of_today(self, seq: int) -> bool:
         """Whether a call of the history is outstanding, and will be made with the arguments of today."""
@@ -595,21 +595,6 @@ class Schedule(ABC):
     def earliest(self) -> int | None:
         """When the run is to be looked at next, if it waits for a moment."""
         return self._dues.earliest(self.calls)
-
-
-def _compare_arguments(
-    rehearsal: Rehearsal,
-    entry: Entry,
-    codec: InputCodec | PickledInputCodec,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    where: str,
-) -> None:
-    try:
-        issued = codec.encode(args, kwargs, where)
-    except SatayError:
-        return  # What cannot be encoded cannot be compared; the call answers from the history all the same.
-    rehearsal.compare(entry, issued)
 
 
 class _AskedFor(NamedTuple):

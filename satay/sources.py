@@ -12,6 +12,7 @@ from satay.accounts import Reuse
 from satay.archive import Archive
 from satay.histories import reuse_of
 from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry
+from satay.rehearsals import SameArguments
 from satay.replay import CALL_KIND, History, history_of, needed_blobs, open_calls, recorded_call
 
 MAX_REMEMBERED_ENTRIES: Final = 50_000
@@ -22,13 +23,17 @@ MAX_REMEMBERED_PREFIXES: Final = 4
 
 
 class Prefix:
-    """What a fork inherits of a source. `outstanding` are the calls without an outcome, by seq."""
+    """What a fork inherits of a source. `outstanding` are the calls without an outcome, by seq.
+
+    `same_arguments` is what rehearsals have found out of its calls.
+    """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.last = entries[-1]
         self.outstanding: Mapping[int, Entry] = open_calls(entries)
         self.references = needed_blobs(entries)
+        self.same_arguments: SameArguments = {}
 
     @cached_property
     def history(self) -> History:
