@@ -14,6 +14,7 @@ from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
 
 from satay.accounts import CallSide, CallState, to_plain_or_missing
+from satay.collector import collector_paused
 from satay.differences import Difference, find_differences
 from satay.divergences import (
     CallComparison,
@@ -42,6 +43,7 @@ class WantedValues(NamedTuple):
     other: set[str]
 
 
+@collector_paused()
 def compare_readings(ours: Reading, theirs: Reading) -> Comparison:
     """Compare two runs. Raises `JournalCorruptError` for a journal that cannot be read.
 

@@ -5,6 +5,7 @@ from math import fsum
 from typing import Final
 
 from satay.clock import MICROSECONDS
+from satay.collector import collector_paused
 from satay.errors import NondeterminismError
 from satay.fork_actions import action_of, answered_calls, calls_in_flight
 from satay.fork_drafts import Draft, Rehearsed
@@ -14,6 +15,7 @@ from satay.plans import ForkPlan, PlannedCall
 from satay.replay import OUTCOME_TYPES, outcome_call, read_head
 
 
+@collector_paused()
 def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
     """What the fork would be. Raises what its rehearsal met, unless that is the code of today on another way."""
     cut, prefix = rehearsed.cut, rehearsed.prefix

@@ -22,6 +22,7 @@ from satay.accounts import (
 )
 from satay.approval_records import verdict_text
 from satay.clock import MICROSECONDS, to_datetime
+from satay.collector import collector_paused
 from satay.failures import read_failure
 from satay.model import (
     APPROVAL,
@@ -135,6 +136,7 @@ class Reading:
     once somebody has read it.
     """
 
+    @collector_paused()
     def __init__(self, history: RunHistory) -> None:
         self.history = history
         self.calls: dict[CallId, RecordedCall] = {}

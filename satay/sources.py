@@ -10,6 +10,7 @@ from typing import Final
 
 from satay.accounts import Reuse
 from satay.archive import Archive
+from satay.collector import collector_paused
 from satay.histories import reuse_of
 from satay.model import TERMINAL_ENTRIES, CallId, CallKind, Entry
 from satay.rehearsals import SameArguments
@@ -28,6 +29,7 @@ class Prefix:
     `same_arguments` is what rehearsals have found out of its calls.
     """
 
+    @collector_paused()
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.last = entries[-1]
@@ -52,6 +54,7 @@ class Prefix:
 class RecordedRun:
     """The journal of a source, the calls in it by seq, and the names of the tasks that it called."""
 
+    @collector_paused()
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.calls: Mapping[int, CallId] = {

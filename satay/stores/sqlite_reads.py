@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from satay.collector import collector_paused
 from satay.errors import JournalCorruptError
 from satay.journal import MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
 from satay.model import (
@@ -104,7 +105,8 @@ def read(
         f"WHERE run = (SELECT key FROM runs WHERE run_id = ?) AND seq > ? {wanted}ORDER BY seq LIMIT ?",
         (run_id, after, *unwanted, page(limit)),
     )
-    return list(map(_to_entry, rows))
+    with collector_paused():
+        return list(map(_to_entry, rows))
 
 
 @functools.cache
