@@ -37,6 +37,7 @@ from satay.journal import Append
 from satay.model import Entry, EntryType
 from satay.replay import facts
 from satay.requests import ForkOptions
+from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite import open_sqlite
 from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 from tests.driving import claim
@@ -2437,3 +2438,11 @@ async def test_a_fork_that_inherits_only_the_creation_begins_at_its_own_time(tmp
         elapsed.append(await again.result())
 
     assert [60.0, 60.0] == elapsed
+
+
+async def test_an_app_that_made_a_fork_leaves_no_log_behind(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await finished(app, naps, "end")
+        await (await satay.fork("src", before_task="forks.step", before_ordinal=1)).result()
+
+    assert not (tmp_path / f"{DATABASE_FILE}-wal").exists()

@@ -15,6 +15,8 @@ from typing import Final, TypeVar, TypeVarTuple
 import aiosqlite
 from aiosqlite import core
 
+from satay.stores.sqlite_schema import detach_committed
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -122,6 +124,7 @@ def _close(connection: sqlite3.Connection | None) -> None:
     if connection is not None:
         # A connection that cannot even be closed has nothing left to lose, and the thread must end.
         with contextlib.suppress(sqlite3.Error):
+            detach_committed(connection)
             connection.close()
 
 

@@ -19,7 +19,7 @@ from satay.stores import sqlite_reads as reads
 from satay.stores import sqlite_writes as writes
 from satay.stores.sqlite_blobs import PackedBlob, pack
 from satay.stores.sqlite_errors import explain
-from satay.stores.sqlite_schema import SqliteSettings, begin
+from satay.stores.sqlite_schema import SqliteSettings, attach_committed, begin
 
 MAX_NAMED_HOLDERS: Final = 5
 """How many processes an error names that might hold the lock."""
@@ -60,6 +60,7 @@ class GroupCommit:
         self._cursor = connection.cursor()
         self._settings = settings
         self._heads = bulk.Heads()
+        self._has_committed = False
 
     def commit(self, group: Sequence[Write]) -> list[object]:
         """Perform the calls in order. Answers, for each, what it returned or the error that it is to raise."""
@@ -104,7 +105,7 @@ class GroupCommit:
             self._roll_back()
             if not self._heads.reach_all(self._cursor, appends):
                 return None
-            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
+            self._begin(has_forks=bool(forks))
             leases = bulk.create_all(self._cursor, creations)
             # Before appends: one that ends a run asks its children to cancel, and tells those who wait for it.
             forked = [writes.fork(self._cursor, fork) for fork in forks]
@@ -141,7 +142,7 @@ class GroupCommit:
         packed = [self._pack(write) if write.blobs else () for write in group]
         try:
             self._roll_back()
-            begin(self._connection, monotonic() + self._settings.busy_timeout_seconds)
+            self._begin(has_forks=any(write.fn is writes.fork for write in group))
         except sqlite3.Error as error:
             return [self._explain(error) for _ in group]
         try:
@@ -186,6 +187,13 @@ class GroupCommit:
         if isinstance(packed, BaseException):
             raise packed
         writes.store_blobs(self._cursor, packed)
+
+    def _begin(self, *, has_forks: bool) -> None:
+        deadline = monotonic() + self._settings.busy_timeout_seconds
+        if has_forks and not self._has_committed:
+            attach_committed(self._connection, self._settings, deadline)
+            self._has_committed = True
+        begin(self._connection, deadline)
 
     def _roll_back(self) -> None:
         # SQLite may have rolled back by itself, where the disk failed or is full.

@@ -4,6 +4,7 @@ The schema's version is in `PRAGMA user_version`. Migrations go forward only and
 whoever opens the file first. A script that was released is never changed: a new one is added after it.
 """
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +32,11 @@ A long fork fills SQLite's usual 1,000 by itself, and would wait for the move.
 """
 
 COMMITTED: Final = "committed"
-"""The schema in which a writer reads what others and it had committed when its transaction began."""
+"""The schema of a writer that is the same file once more, as it was when the transaction began.
+
+SQLite copies rows within a table by way of a temporary one, since it reads what it writes. It need not where they are
+read from there.
+"""
 
 LIVE: Final = "('running', 'waiting', 'needs_decision')"
 """The statuses of runs that have not ended, as a list in SQL."""
@@ -223,9 +228,17 @@ def _prepare(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
     connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_SIZE_BYTES}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-    # The same file once more. SQLite copies rows within a table by way of a temporary one, since it reads what it
-    # writes; it need not where they are read from there.
+
+
+def attach_committed(connection: sqlite3.Connection, settings: SqliteSettings, deadline: float) -> None:
+    """Make what is committed readable as `COMMITTED`, outside of a transaction. Raises an error of `sqlite3`."""
     wait_for_lock(lambda: connection.execute(f"ATTACH ? AS {COMMITTED}", (_uri(settings, "ro"),)), deadline)
+
+
+def detach_committed(connection: sqlite3.Connection) -> None:
+    """Before a connection is closed: the last to close a file removes its log, which one that may only read cannot."""
+    with contextlib.suppress(sqlite3.OperationalError):  # It may never have been attached.
+        connection.execute(f"DETACH {COMMITTED}")
 
 
 def begin(connection: sqlite3.Connection, deadline: float) -> None:
