@@ -28,6 +28,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.bench import FULL, SHORT, Bench, Scale
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.machine import machine_figure, turns
 from tests.benchmarks.peer import Peer, PeerError, install, open_peer
 from tests.benchmarks.report import missed, report, table
 
@@ -61,6 +62,7 @@ async def measure_all(names: Sequence[str], scale: Scale, directory: Path) -> tu
         except PeerError as error:
             missing_peer = str(error)
         figures: list[Figure] = []
+        speeds = [turns()]
         for name in names:
             place = directory / name
             place.mkdir()
@@ -70,6 +72,10 @@ async def measure_all(names: Sequence[str], scale: Scale, directory: Path) -> tu
                 news = [replace(figure, limit=None) for figure in news]
             print(table(news), flush=True)
             figures += news
+            speeds.append(turns())
+        speed = machine_figure(speeds)
+        print(table([speed]), flush=True)
+        figures = [speed, *figures]
         return figures, report(figures, scale, peer, missing_peer)
 
 
