@@ -286,6 +286,8 @@ def history_of(entries: Sequence[Entry]) -> History:
     """A journal, ready to be followed. Raises `UnsupportedEntryError`."""
     types = {entry.type for entry in entries}
     _check_types(types, entries)
+    if len(entries) == 1:  # A new run: nothing is followed.
+        return History(entries, (), (), types)
     steps = [entry for entry in entries if entry.type in _STEP_TYPES]
     has_notes = len(steps) < len(entries) - 1
     notes = [entry for entry in entries[1:] if entry.type not in _STEP_TYPES] if has_notes else []

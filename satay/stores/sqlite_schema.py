@@ -25,10 +25,11 @@ LOCK_RETRY_SECONDS: Final = 0.005
 LOG_SIZE_BYTES: Final = 16 * 1024 * 1024
 """What is left of the write-ahead log's file after a large transaction went through it."""
 
-LOG_PAGES: Final = 4_000
-"""So many pages are gathered in the log before they are moved to the database: with 4 KiB, what the file may hold.
+LOG_PAGES: Final = 2_000
+"""So many pages are gathered in the log before they are moved to the database: 8 MB.
 
-A long fork fills SQLite's usual 1,000 by itself, and would wait for the move.
+A fork of 10,000 calls fills most of SQLite's usual 1,000, and would nearly always wait for the move. With more, those
+who do wait would wait longer.
 """
 
 COMMITTED: Final = "committed"
