@@ -520,9 +520,8 @@ class Drive(Revival):
         return not self._wants_messages and self._status() == self._row
 
     def _status(self) -> tuple[RunStatus, int | None]:
-        if (
-            self.active or self._arrivals or self._reserved is not None
-        ):  # What is about to be delivered is found again by whoever takes over.
+        is_delivering = self._arrivals or self._reserved is not None
+        if self.active or is_delivering:  # What is about to be delivered is found again by whoever takes over.
             return _RUNNING
         if self.undecided:
             return (RunStatus.NEEDS_DECISION, self.earliest())
