@@ -47,7 +47,7 @@ def acknowledge(place: Path, run_id: str, result: object) -> None:
 
 
 def open_app(place: Path, **options: Any) -> satay.App:
-    return satay.run_app(data_dir=place, lease_seconds=2, poll_seconds=0.05, **options)
+    return satay.run_app(data_dir=place, poll_seconds=0.05, **{"lease_seconds": 2.0, **options})
 
 
 async def drive(place: Path, count: int, **options: Any) -> None:
@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--keep-recovering", action="store_true")
     parser.add_argument("--nondeterminism", default="strict")
     parser.add_argument("--max-resident", type=int, default=4096)
+    parser.add_argument("--lease-seconds", type=float, default=2.0)
     chosen = parser.parse_args(arguments)
     say("ready")
     if chosen.keep_recovering:
@@ -108,7 +109,9 @@ def main(arguments: list[str] | None = None) -> None:
     elif chosen.only_recover:
         asyncio.run(only_recover(chosen.place, chosen.count))
     else:
-        options = {name: getattr(chosen, name) for name in ("recover", "nondeterminism", "max_resident")}
+        options = {
+            name: getattr(chosen, name) for name in ("recover", "nondeterminism", "max_resident", "lease_seconds")
+        }
         asyncio.run(drive(chosen.place, chosen.count, **options))
 
 
