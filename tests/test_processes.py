@@ -109,7 +109,7 @@ RESULT: Final = "[2, 'gate', 3]"
 DRIVE: Final = 'print(await app.start(gated, str(place / "gate"), run_id="gated").result(), flush=True)'
 
 RECOVER: Final = """
-        while await app.runs(status="running") or await app.runs(status="waiting"):
+        while any(run.status in ("running", "waiting") for run in await app.runs()):
             await asyncio.sleep(0.01)
 """
 
