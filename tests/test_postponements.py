@@ -100,6 +100,15 @@ async def source(place: Path, workflow: satay.Workflow[[], Any], seconds: float 
         return await app.start(workflow, run_id="s").result()
 
 
+async def fork_later(place: Path, seconds: float, **cut: Any) -> tuple[Any, float]:
+    """The result of a fork in which each draft takes so long, and how many seconds the fork took."""
+    Pace.seconds = seconds
+    async with open_app(place, clock=ManualClock(LATER, autojump=True)) as app:
+        fork = await app.fork("s", run_id="later", **cut)
+        result = await fork.result()
+        return result, app.clock.now() / MICROSECONDS - LATER.timestamp()
+
+
 async def left(app: AppUnderTest, run_id: str) -> float:
     """So many seconds does a run wait, as its row tells."""
     wake_at = (await app.run(run_id)).wake_at
@@ -125,12 +134,9 @@ async def test_a_timeout_at_the_cut_begins_anew_with_the_fork(
 ) -> None:
     assert ("a draft" if in_source < 60 else "timed out") == await source(tmp_path, hurried, in_source)
 
-    Pace.seconds = seconds
-    async with open_app(tmp_path, clock=ManualClock(LATER, autojump=True)) as app:
-        fork = await app.fork("s", run_id="f", **cut)
+    found = await fork_later(tmp_path, seconds, **cut)
 
-        assert ("a draft" if seconds < 60 else "timed out") == await fork.result()
-        assert min(seconds, 60.0) == (app.clock.now() / MICROSECONDS) - LATER.timestamp()
+    assert ("a draft" if seconds < 60 else "timed out", min(seconds, 60.0)) == found
 
 
 async def test_a_timer_has_the_time_that_it_had_left_at_the_cut(tmp_path: Path) -> None:
@@ -143,23 +149,14 @@ async def test_a_timer_has_the_time_that_it_had_left_at_the_cut(tmp_path: Path) 
 
         assert "a draft, a draft" == await app.handle("f").result()
 
-    Pace.seconds = 36.0
-    async with open_app(tmp_path, clock=ManualClock(LATER, autojump=True)) as app:
-        fork = await app.fork("s", run_id="g", before_task=draft, before_ordinal=1)
-
-        assert "timed out" == await fork.result()
-        assert 35 == app.clock.now() / MICROSECONDS - LATER.timestamp()
+    assert ("timed out", 35) == await fork_later(tmp_path, 36.0, before_task=draft, before_ordinal=1)
 
 
 async def test_a_call_that_is_made_again_has_the_time_that_it_had_when_it_was_made(tmp_path: Path) -> None:
     await source(tmp_path, two_drafts, 25.0)
 
-    Pace.seconds = 36.0
-    async with open_app(tmp_path, clock=ManualClock(LATER, autojump=True)) as app:
-        fork = await app.fork("s", run_id="f", before_task=draft, before_ordinal=1, keep_siblings=True)
-
-        assert "timed out" == await fork.result()
-        assert 35 == app.clock.now() / MICROSECONDS - LATER.timestamp()
+    again: dict[str, Any] = {"before_task": draft, "before_ordinal": 1, "keep_siblings": True}
+    assert ("timed out", 35) == await fork_later(tmp_path, 36.0, **again)
 
 
 async def test_it_is_due_at_the_same_moment_however_often_the_fork_is_resumed(tmp_path: Path) -> None:
@@ -206,12 +203,7 @@ async def test_a_fork_of_the_fork_goes_on_with_what_was_left_there(tmp_path: Pat
 async def test_a_child_in_flight_sleeps_for_what_was_left_when_its_parent_was_cut(tmp_path: Path) -> None:
     await source(tmp_path, parent, 25.0)
 
-    Pace.seconds = 0.0
-    async with open_app(tmp_path, clock=ManualClock(LATER, autojump=True)) as app:
-        fork = await app.fork("s", run_id="f", before_task=draft, before_ordinal=1)
-
-        assert "a draft, slept" == await fork.result()
-        assert 35 == app.clock.now() / MICROSECONDS - LATER.timestamp()
+    assert ("a draft, slept", 35) == await fork_later(tmp_path, 0.0, before_task=draft, before_ordinal=1)
 
 
 async def test_a_plan_finds_what_the_fork_will_be(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ and just after it. What the disk or the neighbours did to one side, they did to 
 
 - L is the rate of bare one-row autocommit inserts through aiosqlite, into a file beside the journal and on its
   settings: WAL, synchronous=FULL. Its connection stays open, so its log is not a new file each time.
-- {machine}. Times are those of this machine at that time; its speed is in the first line. A quiet one of today makes
-  about nine million looks at the clock in a second.
+- {machine}. Times are those of this machine at that time; its speed is in the first line.
 - {peer}
 """
 
