@@ -22,8 +22,14 @@ NEAREST_PROBE: Final = 8
 PROBE_FACTOR: Final = 4
 """How much further behind it they are looked for, each time that they do not meet."""
 
+LONG_ENOUGH: Final = 256
+"""Where both texts are equal for so many characters, no other place to meet again is looked for."""
+
 FIRST_STRIDE: Final = 64
 """How many characters are compared at first, to see how far two texts are equal."""
+
+STRIDE_FACTOR: Final = 4
+"""How much longer each stride reaches than the one before."""
 
 Splice: TypeAlias = tuple[int, int, str]
 
@@ -33,17 +39,16 @@ def make_delta(old: str, new: str) -> list[Splice]:
     tail = _common_tail(old, new)
     old, new = old[: len(old) - tail], new[: len(new) - tail]
     splices: list[Splice] = []
-    here, there = 0, 0
-    while True:
-        equal = _common(old, here, new, there)
-        here, there = here + equal, there + equal
-        if here == len(old) and there == len(new):
-            return splices
+    here = there = _common(old, 0, new, 0)
+    while here < len(old) or there < len(new):
         met = _meet_again(old, here, new, there) if len(splices) < MAX_SPLICES - 1 else None
         if met is None:
             return [*splices, (here, len(old) - here, new[there:])]
         splices.append((here, met[0] - here, new[there : met[1]]))
         here, there = met
+        equal = _common(old, here, new, there)
+        here, there = here + equal, there + equal
+    return splices
 
 
 def dump_delta(delta: Sequence[Splice]) -> str:
@@ -67,11 +72,10 @@ def apply_delta(text: str, delta: Any) -> str:
 def _common(old: str, here: int, new: str, there: int) -> int:
     """How many characters are equal from two places on, found by strides that grow and then by halving."""
     most = min(len(old) - here, len(new) - there)
-    equal, stride = 0, FIRST_STRIDE
-    while equal < most and old[here + equal : here + equal + stride] == new[there + equal : there + equal + stride]:
-        equal += stride
-        stride *= 2
-    low, high = min(equal, most), min(equal + stride, most)
+    low, high = 0, FIRST_STRIDE
+    while low < most and old[here + low : here + high] == new[there + low : there + high]:
+        low, high = high, STRIDE_FACTOR * high
+    low, high = min(low, most), min(high, most)
     while low < high:
         middle = (low + high + 1) // 2
         if old[here + low : here + middle] == new[there + low : there + middle]:
@@ -82,24 +86,52 @@ def _common(old: str, here: int, new: str, there: int) -> int:
 
 
 def _common_tail(old: str, new: str) -> int:
-    """How many characters are equal at the end, found likewise; only where they part is a text turned round."""
-    end, other_end, most = len(old), len(new), min(len(old), len(new))
-    equal, stride = 0, min(FIRST_STRIDE, most)
-    while stride and old[end - stride : end] == new[other_end - stride : other_end]:
-        equal, end, other_end = equal + stride, end - stride, other_end - stride
-        stride = min(stride * 2, most - equal)
-    return equal + _common(old[end - stride : end][::-1], 0, new[other_end - stride : other_end][::-1], 0)
+    """How many characters are equal at the end, found likewise."""
+    end, other_end = len(old), len(new)
+    most = min(end, other_end)
+    low, high = 0, min(FIRST_STRIDE, most)
+    while low < high and old[end - high : end - low] == new[other_end - high : other_end - low]:
+        low, high = high, min(STRIDE_FACTOR * high, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if old[end - middle : end - low] == new[other_end - middle : other_end - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _meet_again(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
-    """The places, behind two at which the texts part, from which on they are equal for longest."""
-    taken_out = _find(old, here, new, there)
-    put_in = _find(new, there, old, here)
-    places = [(taken_out, there), (here, put_in), _meet_behind(old, here, new, there)]
-    meetings = [place for place in places if place is not None and min(place) >= 0]
-    if len(meetings) < 2:
-        return meetings[0] if meetings else None
-    return max(meetings, key=lambda place: _common(old, place[0], new, place[1]))
+    """Places, behind two at which the texts part, from which on they are equal for long, or for longest."""
+    if max(len(old) - here, len(new) - there) < PROBE_CHARACTERS:
+        return None
+    meetings: list[tuple[int, int]] = []
+    for find in _MEETINGS:
+        met = find(old, here, new, there)
+        if met is None:
+            continue
+        if _are_equal_for_long(old, met[0], new, met[1]):
+            return met
+        meetings.append(met)
+    return max(meetings, key=lambda place: _common(old, place[0], new, place[1]), default=None)
+
+
+def _are_equal_for_long(old: str, here: int, new: str, there: int) -> bool:
+    """Whether the texts are equal so far that nothing better is looked for."""
+    ahead = new[there : there + LONG_ENOUGH]
+    return len(ahead) == LONG_ENOUGH and old.startswith(ahead, here)
+
+
+def _meet_without(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
+    """The nearest place where the first text goes on as the second does, after something was taken out."""
+    found = _find(old, here, new, there)
+    return None if found < 0 else (found, there)
+
+
+def _meet_with(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
+    """The nearest place where the second text goes on as the first does, after something was put in."""
+    found = _find(new, there, old, here)
+    return None if found < 0 else (here, found)
 
 
 def _meet_behind(old: str, here: int, new: str, there: int) -> tuple[int, int] | None:
@@ -113,6 +145,9 @@ def _meet_behind(old: str, here: int, new: str, there: int) -> tuple[int, int] |
             return met - back, found - back
         skipped *= PROBE_FACTOR
     return None
+
+
+_MEETINGS: Final = (_meet_behind, _meet_without, _meet_with)
 
 
 def _find(text: str, start: int, other: str, place: int) -> int:

@@ -231,6 +231,8 @@ def check_understood(entries: Sequence[Entry]) -> None:
 
 
 def _check_types(types: Set[str], entries: Iterable[Entry]) -> None:
+    if types <= _KNOWN:
+        return
     unknown = {type for type in types - _KNOWN if not type.startswith(INFORMATIONAL_PREFIX)}
     for entry in entries if unknown else ():
         if entry.type in unknown:

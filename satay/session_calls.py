@@ -4,7 +4,7 @@ They can be read without the session's steps and states. A call that is outstand
 *lost*: nobody knows what became of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from satay.effects import Effect
@@ -137,7 +137,7 @@ class SessionCalls:
         both = [entry for call in ended for entry in (call.entry, call.outcome) if entry is not None]
         return sorted(both, key=lambda entry: entry.seq)
 
-    def read(self, entries: Iterable[Entry]) -> None:
+    def read(self, entries: Sequence[Entry]) -> None:
         """Go on with the entries that follow. Those of steps and states may be left out."""
         entries = list(entries)
         check_understood(entries)

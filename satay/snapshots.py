@@ -114,6 +114,7 @@ class Snapshots:
         self._unsorted: list[int] = []
         self._depths: dict[int, int] = {}
         self._latest: Snapshot | None = None
+        self._expected: StoredState | None = None
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -125,13 +126,18 @@ class Snapshots:
         """Whether an entry stores a state."""
         return seq in self._heads
 
+    def expect(self, state: "StoredState") -> None:
+        """Know how a state is to be stored, so that its entry tells nothing new once it is there."""
+        self._expected = state
+
     def read(self, entry: Entry) -> None:
         """Take in an entry that stores a state. Of its text nothing is kept."""
         seq, payload = entry.seq, entry.payload
         end = payload.find(_VALUE_MARK)
-        self._heads[seq] = payload if end < 0 else payload[: end + 1]
+        head = self._heads[seq] = payload if end < 0 else payload[: end + 1]
         self._unsorted.append(seq)
-        self._latest = None
+        expected, self._expected = self._expected, None
+        self._latest = expected.at(seq) if expected is not None and head[1:-1] == expected.facts else None
 
     def at(self, seq: int) -> Snapshot:
         """The one that an entry stores."""
@@ -202,12 +208,20 @@ class Snapshots:
 class StoredState(NamedTuple):
     """What an entry is to hold so that it stores a state: facts, and the text of a whole state or a difference.
 
-    `sha256` is that of the state.
+    The rest is what the facts say, as in a `Snapshot`.
     """
 
-    sha256: str
     facts: str
     text: str | None
+    step: int
+    version: int
+    sha256: str
+    kind: SnapshotKind
+    base: int | None
+
+    def at(self, seq: int) -> Snapshot:
+        """The snapshot that an entry which holds this stores."""
+        return Snapshot(seq, self.step, self.version, self.sha256, self.kind, self.base)
 
 
 def store_state(step: int, text: str, before: Snapshots, base: StateText | None) -> StoredState:
@@ -218,12 +232,15 @@ def store_state(step: int, text: str, before: Snapshots, base: StateText | None)
     head = f'"step":{step},"version":{version},"sha256":"{sha256}"'
     same = before.holding(sha256)
     if same is not None:
-        return StoredState(sha256, f'{head},"kind":"same","base":{same.seq}', None)
+        facts = f'{head},"kind":"same","base":{same.seq}'
+        return StoredState(facts, None, step, version, sha256, SnapshotKind.SAME, same.seq)
     if base is not None and len(text) >= MIN_DELTA_CHARACTERS and before.depth(base.snapshot.seq) < MAX_DELTA_CHAIN:
         delta = dump_delta(make_delta(base.text, text))
         if len(delta) * DELTA_SHARE <= len(text):
-            return StoredState(sha256, f'{head},"kind":"delta","base":{base.snapshot.holder}', delta)
-    return StoredState(sha256, f'{head},"kind":"full"', text)
+            holder = base.snapshot.holder
+            facts = f'{head},"kind":"delta","base":{holder}'
+            return StoredState(facts, delta, step, version, sha256, SnapshotKind.DELTA, holder)
+    return StoredState(f'{head},"kind":"full"', text, step, version, sha256, SnapshotKind.FULL, None)
 
 
 def rebuild_state(whole: str, deltas: Sequence[str], sha256: str) -> str:

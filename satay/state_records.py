@@ -20,6 +20,9 @@ from satay.transcripts import Transcript
 MAX_STATE_INTERVAL: Final = 1_000_000
 """The largest `state_interval`."""
 
+_PLAIN: Final = (dict, list, str)
+"""Of these types most states are. For any other class Python asks it whether what it gave can be awaited."""
+
 
 class StateRecords:
     """Records a state with every `interval`-th step; none where `state_fn` is None."""
@@ -52,14 +55,15 @@ class StateRecords:
             return None
         text = self._text(self.state_fn, where)
         kept = store_state(number, text, transcript.snapshots, self.note_written(transcript))
+        transcript.snapshots.expect(kept)
         self._written = kept.sha256, text
         return Draft(EntryType.STATE_RECORDED, kept.facts, kept.text)
 
     def note_written(self, transcript: Transcript) -> StateText | None:
         """The latest state whose text is at hand: the one that was written last, once it is known to be recorded."""
-        snapshot = transcript.snapshots.latest
-        if self._written is not None and snapshot is not None and self._written[0] == snapshot.sha256:
-            self._latest, self._written = StateText(snapshot, self._written[1]), None
+        written, snapshot = self._written, transcript.snapshots.latest
+        if written is not None and snapshot is not None and written[0] == snapshot.sha256:
+            self._latest, self._written = StateText(snapshot, written[1]), None
         return self._latest
 
     def latest(self, transcript: Transcript) -> Any:
@@ -80,12 +84,7 @@ class StateRecords:
 
     def _text(self, state_fn: Callable[[], Any], where: str) -> str:
         try:
-            state = state_fn()
-            if isinstance(state, Awaitable):
-                if isinstance(state, Coroutine):
-                    state.close()
-                raise TypeError("it gave something to await, and must be a plain function that returns the state")
-            return OPAQUE.encode(state, "the state")
+            return OPAQUE.encode(_checked_state(state_fn()), "the state")
         except CodecError as error:
             raise SessionStateError(
                 f"{where} was not recorded: its state cannot be encoded: {error}", run_id=self.run_id
@@ -95,6 +94,14 @@ class StateRecords:
                 f"{where} was not recorded: state_fn raised {type(error).__name__}: {message_of(error)}",
                 run_id=self.run_id,
             ) from error
+
+
+def _checked_state(state: Any) -> Any:
+    if type(state) not in _PLAIN and isinstance(state, Awaitable):
+        if isinstance(state, Coroutine):
+            state.close()
+        raise TypeError("it gave something to await, and must be a plain function that returns the state")
+    return state
 
 
 def _handed_state(transcript: Transcript, receipt: ForkReceipt) -> Snapshot | None:

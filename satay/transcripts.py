@@ -7,7 +7,7 @@ What was recorded at or before the cut of a fork is *inherited*.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -115,9 +115,8 @@ class Transcript(SessionCalls):
         """The last entry that was written with a step: that of its state, which follows it, or its own."""
         return mark.seq + 1 if mark.seq + 1 in self.snapshots else mark.seq
 
-    def read(self, entries: Iterable[Entry]) -> None:
+    def read(self, entries: Sequence[Entry]) -> None:
         """Go on with the entries that follow."""
-        entries = list(entries)
         check_understood(entries)
         if self.last is None and entries and entries[0].type not in CREATION_ENTRIES:
             raise JournalCorruptError(f"the journal of {self.run_id!r} does not begin with its creation", seq=1)

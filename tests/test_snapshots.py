@@ -18,6 +18,7 @@ from satay.snapshots import (
     SnapshotKind,
     Snapshots,
     StateText,
+    read_snapshot,
     rebuild_state,
     sha256_of,
     store_state,
@@ -39,8 +40,10 @@ class Shelf:
         kept = store_state(seq, text, self.stored, self.latest)
         value = "" if kept.text is None else f',"state":{kept.text}'
         entry = Entry(seq, EntryType.STATE_RECORDED, 0, f"{{{kept.facts}{value}}}", b"")
+        self.stored.expect(kept)
         self.stored.read(entry)
         snapshot = self.stored.at(seq)
+        assert read_snapshot(seq, entry.payload) == snapshot
         if kept.text is not None:
             self.texts[seq] = kept.text
         self.latest = StateText(snapshot, text)
@@ -77,6 +80,17 @@ def test_a_state_that_was_there_before_is_stored_once() -> None:
 
     assert [1, 2] == list(shelf.texts)
     assert (SnapshotKind.SAME, 1) == (shelf.stored.at(3).kind, shelf.stored.at(3).base)
+
+
+def test_an_entry_that_is_not_the_one_expected_is_read_for_what_it_says() -> None:
+    shelf = shelf_of([large(n=1), large(n=2)])
+    expected = store_state(3, dump_plain(large(n=1)), shelf.stored, shelf.latest)
+    shelf.stored.expect(expected)
+    assert expected.facts.endswith('"base":1')
+    shelf.stored.read(Entry(200, EntryType.STATE_RECORDED, 0, f"{{{expected.facts}0}}", b""))
+
+    assert shelf.stored.latest is not None
+    assert 10 == shelf.stored.latest.base
 
 
 def test_the_version_counts_changes_and_not_steps() -> None:
