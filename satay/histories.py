@@ -381,6 +381,7 @@ def _answer(known: Mapping[str, Any]) -> AnswerSource:
     return AnswerSource.REUSED if "reused_from" in known else AnswerSource.MADE
 
 
+@collector_paused()
 def reuse_of(prefix: Iterable[Entry]) -> Reuse:
     """What a run that inherits these entries is spared: calls with an outcome, their usage, and the time they took.
 
