@@ -34,3 +34,14 @@ def against(reference: Measure, measure: Measure) -> Measure:
         return 2 * sample / (before + await reference())
 
     return ratio
+
+
+def beyond(reference: Measure, measure: Measure) -> Measure:
+    """How many microseconds one of a measured rate takes more than one of the reference's, which is taken likewise."""
+
+    async def microseconds() -> float:
+        before = await reference()
+        sample = await measure()
+        return (1 / sample - 2 / (before + await reference())) * 1e6
+
+    return microseconds

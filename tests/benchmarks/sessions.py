@@ -10,7 +10,7 @@ from satay.stores.locations import DATABASE_FILE
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import REFERENCE, Figure, at_least, at_most
 from tests.benchmarks.reference import INSERTS, open_reference
-from tests.benchmarks.rounds import Measure, against, interleaved
+from tests.benchmarks.rounds import Measure, against, beyond, interleaved
 
 STEPS = 1_000
 LONG = 10_000
@@ -38,6 +38,7 @@ def look_up(number: int) -> int:
 async def measure(bench: Bench) -> list[Figure]:
     """All of them, on one journal; the disk on journals of its own."""
     steps, long, replays = bench.scale.of(STEPS), bench.scale.of(LONG), bench.scale.of(REPLAYS)
+    step_rate = _steps_per_second(steps)
     async with (
         open_reference(bench.directory, bench.scale.of(INSERTS)) as reference,
         satay.run_app(data_dir=bench.journal),
@@ -49,7 +50,8 @@ async def measure(bench: Bench) -> list[Figure]:
         samples = await interleaved(
             bench.scale.rounds,
             {
-                "steps": against(reference.rate, _steps_per_second(steps)),
+                "steps": against(reference.rate, step_rate),
+                "step": beyond(reference.rate, step_rate),
                 "fork": _fork_seconds(long // 2),
                 "fork by id": _fork_by_id_seconds(long // 2),
                 "resume": _resume_seconds(long),
@@ -61,6 +63,7 @@ async def measure(bench: Bench) -> list[Figure]:
     large = [await _disk_bytes(bench.directory / str(number), larger) for number in range(bench.scale.rounds)]
     return [
         Figure(f"{steps:,} steps of a session with a state of 2 KB", REFERENCE, samples["steps"], at_least(0.6)),
+        Figure("a step takes more than a bare insert", "µs", samples["step"]),
         Figure(
             f"fork a session at step {long // 2:,} of {long:,}",
             "ms",
