@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from satay.model import Entry, Message, RunRecord, RunStatus
+from satay.resumptions import Resumption
 
 GENESIS = b"\0" * 32
 """The digest of every first entry, which belongs to its run alone; so a fork's prefix digests like its source's."""
@@ -71,7 +72,7 @@ class Commit:
     """An append on its way to the disk. Await it, or have it tell you.
 
     It tells from the store's own callback on the event loop, with no task current and without another turn of the loop
-    between, which is what makes a sequence of calls fast.
+    between, which is what makes a sequence of calls fast; whoever awaits it goes on likewise.
     """
 
     __slots__ = ("_tell", "_waiting", "error", "is_done")
@@ -80,7 +81,7 @@ class Commit:
         self.error: BaseException | None = None
         self.is_done = False
         self._tell: Callable[[Commit], None] | None = None
-        self._waiting: list[asyncio.Future[None]] | None = None
+        self._waiting: list[Resumption] | None = None
 
     def tell(self, callback: "Callable[[Commit], None]") -> None:
         """Call `callback` once the append is on disk, or was refused with `error`. It must not raise."""
@@ -90,20 +91,19 @@ class Commit:
             self._tell = callback
 
     def settle(self, error: BaseException | None) -> None:
-        """The store's part: say how the append ended."""
+        """The store's part: say how the append ended, where no task is running."""
         self.is_done = True
         self.error = error
-        for future in self._waiting or ():
-            if not future.done():
-                future.set_result(None)
+        for waiting in self._waiting or ():
+            waiting.resume()
         if self._tell is not None:
             self._tell(self)
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_done:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting = [*(self._waiting or ()), future]
-            yield from future
+            resumption = Resumption(loop=asyncio.get_running_loop())
+            self._waiting = [*(self._waiting or ()), resumption]
+            yield from resumption
         if self.error is not None:
             raise self.error
 
