@@ -39,17 +39,33 @@ class AttemptedRun(Protocol):
     def ruling(self, task: Task[..., Any]) -> Ruling | None: ...
 
 
+class Hold(Protocol):
+    """That nobody else makes the call of an attempt meanwhile."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether that is known to be so. Asked from any thread."""
+        ...
+
+    async def make_certain(self) -> None:
+        """Find out. Raises where others have taken over, or may have: then nothing has begun."""
+        ...
+
+
 class Attempt:
     """An attempt that runs on the host's loop. `run` returns the result's text and its decoded copy.
 
-    `has_returned` says that the function did: an error after that is about its result.
+    `has_begun` says that the function was called, `has_returned` that it returned: an error after that is about its
+    result.
     """
 
-    __slots__ = ("_context", "_enclosing", "_run", "call", "has_returned")
+    __slots__ = ("_context", "_enclosing", "_hold", "_run", "call", "has_begun", "has_returned")
 
-    def __init__(self, run: AttemptedRun, call: TaskCall) -> None:
+    def __init__(self, run: AttemptedRun, call: TaskCall, hold: Hold) -> None:
         self._run = run
+        self._hold = hold
         self.call = call
+        self.has_begun = False
         self.has_returned = False
         self._context: TaskContext | None = None
         self._enclosing: Enclosing | None = None
@@ -119,14 +135,31 @@ class Attempt:
         kwargs: dict[str, Any],
         on_begin: Callable[[], None] | None = None,
     ) -> Any:
-        """Call the function. `on_begin` is told when it begins: a call that waits for a thread has not."""
+        """Call the function. `on_begin` is told when it begins: a call that waits for a thread has not.
+
+        It begins only where nobody else can be making the call. A process that was stopped, or whose loop was blocked,
+        may have lost it since the call was recorded.
+        """
         task = self.call.task
+        while not self._hold.is_certain:  # It may lapse again while that is found out.
+            await self._hold.make_certain()
         if task.is_async:
+            self.has_begun = True
             if on_begin is not None:
                 on_begin()
             return await task.fn(*args, **kwargs)
-        result = await threads.run(partial(task.fn, *args, **kwargs), task.name, on_begin)
+        try:
+            result = await threads.run(partial(self._begin, args, kwargs), task.name, on_begin)
+        except _LapsedError:
+            return await self._call(threads, args, kwargs, on_begin)
         return await result if task.is_wrapped and inspect.isawaitable(result) else result
+
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a plain function, in its thread, for which it may have waited long."""
+        if not self._hold.is_certain:
+            raise _LapsedError
+        self.has_begun = True
+        return self.call.task.fn(*args, **kwargs)
 
     def usage_facts(self) -> str:
         """What the attempt recorded of models used, as payload members."""
@@ -169,6 +202,10 @@ class Attempt:
             limit.end()
 
 
+class _LapsedError(Exception):
+    """A function was not called, because others may be making the call."""
+
+
 class _TimeLimit:
     """The time that an attempt has, from when its function begins."""
 
@@ -181,6 +218,7 @@ class _TimeLimit:
         self._alarm: Alarm | None = None
 
     def begin(self) -> None:
+        self.end()
         self._alarm = self._clock.call_at(self._clock.now() + self._duration, self._run_out)
 
     def end(self) -> None:

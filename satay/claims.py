@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from satay.attempts import Hold
+from satay.calls import TaskCall
 from satay.clock import MICROSECONDS, Chance, Clock, to_datetime
 from satay.definitions import Task
 from satay.differences import find_differences
@@ -380,6 +382,15 @@ class Claims:
         await self.write(identity, seq, attempt, Draft(EntryType.CALL_RENEWED, facts))
         return expires_at
 
+    def hold_of(self, call: TaskCall, ttl: int | None) -> Hold:
+        """That a claim holds for as long as `ttl`; without one, that the session is open here and nowhere else."""
+        return _SessionHold(self._host, self._journal) if ttl is None else _ClaimHold(self, call, ttl)
+
+    def is_running_out(self, call: TaskCall) -> bool:
+        """Whether a claim may be taken over by now, as far as is known here."""
+        expires_at = self._transcript.ledger[call.identity].expires_at
+        return expires_at is None or self._host.clock.now() >= expires_at
+
     # --- arguments ----------------------------------------------------------------------------------------------------
 
     def _check_same(self, asked: ToolCall, known: LedgerCall, path: str) -> None:
@@ -432,6 +443,45 @@ class Claims:
             f"satay.decide({run_id!r}, 'rerun'), 'fail' or value=..., and make the call again",
             run_id=run_id,
         )
+
+
+class _SessionHold:
+    """That a session is open here and nowhere else: so are the claims on its calls."""
+
+    __slots__ = ("_host", "_journal")
+
+    def __init__(self, host: LedgerHost, journal: SessionJournal) -> None:
+        self._host = host
+        self._journal = journal
+
+    @property
+    def is_certain(self) -> bool:
+        return self._host.tenure.is_unbroken_since(self._journal.lapses)
+
+    async def make_certain(self) -> None:
+        await self._host.tenure.renew(only_lapsed=True)
+        lapses = self._host.tenure.lapses
+        await self._journal.refresh()
+        self._journal.lapses = lapses
+
+
+class _ClaimHold:
+    """That a claim that runs out has not run out."""
+
+    __slots__ = ("_call", "_claims", "_ttl")
+
+    def __init__(self, claims: Claims, call: TaskCall, ttl: int) -> None:
+        self._claims = claims
+        self._call = call
+        self._ttl = ttl
+
+    @property
+    def is_certain(self) -> bool:
+        return not self._claims.is_running_out(self._call)
+
+    async def make_certain(self) -> None:
+        call = self._call
+        await self._claims.renew(call.identity, call.seq, call.attempt, self._ttl)
 
 
 def first_difference(asked: ToolCall, arguments: str) -> str | None:

@@ -87,6 +87,7 @@ class Drive(Revival):
         "_row",
         "_sending_soon",
         "ending",
+        "lapses",
         "parent_id",
         "pins",
         "requests",
@@ -112,6 +113,7 @@ class Drive(Revival):
         self._landed: Sequence[int] = ()
         self._row: tuple[RunStatus, int | None] = (RunStatus.RUNNING, None)
         self.pins = 0
+        self.lapses = 0
         self.parent_id = origin.parent_id
         self.ending: Ending | None = None
         self.requests: Sequence[Message] = ()

@@ -49,10 +49,10 @@ from satay.model import CallId, CallKind, Entry, EntryType
 from satay.outcomes import blocked_error
 from satay.pickles import PickleCodec
 from satay.replay import blob_reference, read_head, value_text
-from satay.scheduler import HEARTBEATS_PER_LEASE
 from satay.session_calls import LedgerCall
 from satay.session_journals import SessionJournal
 from satay.shields import finish
+from satay.tenure import HEARTBEATS_PER_LEASE
 from satay.texts import json_quote, to_plain
 from satay.transcripts import Transcript
 
@@ -308,11 +308,13 @@ class Ledger:
         Where it met what is to be waited for, it has no outcome: the call is given back, and the error raised.
         """
         while True:
-            attempt = Attempt(self, call)
+            attempt = Attempt(self, call, self._claims.hold_of(call, self._participant_ttl))
             ended = await self._attempt(attempt)
             usage = attempt.usage_facts()
             if isinstance(ended, str):
                 return await self._record(call, EntryType.TASK_COMPLETED, usage, ended)
+            if isinstance(ended, LOST) and not attempt.has_begun:
+                raise ended
             if attempt.has_returned:
                 return await self._record(call, EntryType.TASK_COMPLETED, usage + _unreadable(ended), "null")
             if is_made_of(ended, NOT_YET):

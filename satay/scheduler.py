@@ -19,7 +19,7 @@ from satay.archive import Archive
 from satay.attempts import Attempt
 from satay.calls import Arrival, ChildCall, TaskCall
 from satay.children import Children
-from satay.clock import MICROSECONDS, Chance, Clock
+from satay.clock import Chance, Clock
 from satay.definitions import Workflow
 from satay.drive import Drive
 from satay.effects import ForkTerms
@@ -39,7 +39,6 @@ from satay.journal import (
     Journal,
     Lease,
     NewRun,
-    Owner,
 )
 from satay.logs import log
 from satay.lookout import Lookout
@@ -51,11 +50,12 @@ from satay.model import (
     continued_run_id,
 )
 from satay.origin import Origin, workflow_created
-from satay.processes import enter, is_dead, leave, this_process
+from satay.processes import enter, is_dead, leave
 from satay.replay import Divergence, history_of
 from satay.revivals import DriveSettings
 from satay.stops import Stops
 from satay.takeovers import MAY_PASS, Takeovers
+from satay.tenure import Tenure
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
 from satay.wakes import Wakes
@@ -63,9 +63,6 @@ from satay.watch import TurnWatch
 
 if TYPE_CHECKING:
     from satay.forks import Forks
-
-HEARTBEATS_PER_LEASE: Final = 3
-"""How often the owner's row is renewed within the time of a lease."""
 
 STOPPING_SECONDS: Final = 1.0
 """How long attempts that are cancelled at closing may take to end."""
@@ -88,6 +85,29 @@ class SchedulerSettings(NamedTuple):
     drive: DriveSettings = DriveSettings()
 
 
+class _RunHold:
+    """That a run is driven here and nowhere else."""
+
+    __slots__ = ("_drive", "_journal", "_tenure")
+
+    def __init__(self, tenure: Tenure, journal: Journal, drive: Drive) -> None:
+        self._tenure = tenure
+        self._journal = journal
+        self._drive = drive
+
+    @property
+    def is_certain(self) -> bool:
+        return self._tenure.is_unbroken_since(self._drive.lapses)
+
+    async def make_certain(self) -> None:
+        await self._tenure.renew(only_lapsed=True)
+        drive, lapses = self._drive, self._tenure.lapses
+        record = await self._journal.record(drive.run_id)
+        if record is None or record.epoch != drive.lease.epoch:
+            raise JournalConflictError(f"run {drive.run_id!r} was taken over by another process", run_id=drive.run_id)
+        drive.lapses = lapses
+
+
 class Scheduler:
     """Drives runs on the running event loop. Made by an app, which opens and closes it."""
 
@@ -104,6 +124,7 @@ class Scheduler:
         self.owner_id = chance.new_id()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
+        self.tenure = Tenure(journal, clock, self.owner_id, settings.lease_seconds, self._stop_lost)
         self.threads = ThreadPool(settings.max_threads)
         self.turn_watch = TurnWatch(_tell_of_slow_turn)
         self.open_sessions: set[str] = set()
@@ -140,9 +161,9 @@ class Scheduler:
     async def open(self) -> None:
         """Register as an owner, and begin to look for what is due."""
         enter(self.owner_id)
-        await self.journal.heartbeat(self._owner())
+        await self.tenure.renew()
         await self._lookout.open()
-        self._beat = self._loop.create_task(self._keep_lease(), context=self._context.copy())
+        self._beat = self._loop.create_task(self.tenure.keep(), context=self._context.copy())
         self._poll = self._loop.create_task(self._lookout.keep_looking(), context=self._context.copy())
 
     async def close(self) -> None:
@@ -214,27 +235,6 @@ class Scheduler:
 
     # --- this process as an owner -------------------------------------------------------------------------------------
 
-    def _owner(self) -> Owner:
-        return this_process(self.owner_id, self.clock.now() + round(self.settings.lease_seconds * MICROSECONDS))
-
-    @property
-    def _beat_seconds(self) -> float:
-        return self.settings.lease_seconds / HEARTBEATS_PER_LEASE
-
-    async def _keep_lease(self) -> None:
-        lease_until = self._owner().expires_at
-        while True:
-            await asyncio.sleep(self._beat_seconds)
-            has_lapsed = self.clock.now() > lease_until
-            try:
-                owner = self._owner()
-                await self.journal.heartbeat(owner)
-                lease_until = owner.expires_at
-                if has_lapsed:
-                    await self._stop_lost()
-            except JournalError as error:
-                log().warning("lease.not_renewed", owner=self.owner_id, error=str(error))
-
     async def _stop_lost(self) -> None:
         """Stop drives whose runs others took over while the lease had lapsed.
 
@@ -271,12 +271,14 @@ class Scheduler:
     def adopt(self, drive: Drive, resumed: bool) -> None:
         """Begin a drive whose lease this scheduler holds."""
         self._drives[drive.run_id] = drive
+        drive.lapses = self.tenure.lapses
         self.waiters.forget_failure(drive.run_id)
         self.step(self._begin, drive, resumed)
 
     def adopt_rehearsed(self, drive: Drive, lease: Lease, origin: Origin, last: Entry) -> None:
         """Go on with the drive of a fork that was written after it had replayed what it inherits."""
         self._drives[drive.run_id] = drive
+        drive.lapses = self.tenure.lapses
         self.waiters.forget_failure(drive.run_id)
         self.step(self._go_on, drive, lease, origin, last)
 
@@ -363,7 +365,7 @@ class Scheduler:
     def start_attempt(self, drive: Drive, call: TaskCall) -> None:
         if self.is_closing or not self._gate.lets_run(drive, call):
             return
-        attempt = Attempt(drive, call)
+        attempt = Attempt(drive, call, _RunHold(self.tenure, self.journal, drive))
         on_end = partial(self._attempt_ended, drive, attempt)
         task = self._loop.create_task(self._make(drive, attempt, on_end), name=call.name, context=self._context.copy())
         call.running, call.used = task, attempt.usage_facts
@@ -415,7 +417,7 @@ class Scheduler:
         call.running = call.used = None
         if drive.is_suspended or isinstance(error, KeyboardInterrupt | SystemExit):
             return
-        if isinstance(error, NotHereError):
+        if isinstance(error, NotHereError) or (isinstance(error, JournalError) and not attempt.has_begun):
             drive.stop(error)
         else:
             drive.attempt_failed(call, error, attempt.usage_facts())

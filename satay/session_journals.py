@@ -28,6 +28,7 @@ from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
 from satay.session_wakes import due_wakes
 from satay.snapshots import Snapshot
+from satay.tenure import Tenure
 from satay.transcripts import STEPS_AND_STATES, SessionStatus, Transcript
 from satay.waiters import Waiters
 
@@ -52,6 +53,7 @@ class SessionHost(Protocol):
     journal: Journal
     owner_id: str
     open_sessions: set[str]
+    tenure: Tenure
     waiters: Waiters
 
     async def is_gone(self, owner_id: str | None) -> bool: ...
@@ -73,6 +75,7 @@ class SessionJournal:
         self.origin = opened.origin
         self.is_participant = is_participant
         self.lease = opened.lease
+        self.lapses = host.tenure.lapses
         self.transcript = Transcript(self.run_id)
         with reading(self.run_id):
             self.transcript.read(opened.entries)
