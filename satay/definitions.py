@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from satay.arguments import (
     check_is_no_session,
@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
         """How results are written and read back."""
         return PickleCodec() if self.codec_name == "pickle" else result_codec(self.fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def _begin_call(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         schedule = current_schedule()
         if schedule is None:
             session = calling_session()
@@ -110,6 +110,13 @@ class Task(Generic[P, R]):
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
         call: Coroutine[Any, Any, R] = self._call(self, schedule, args, kwargs, None)
         return call
+
+    if TYPE_CHECKING:  # Where a coroutine is declared with Any, mypy 1.20 finds no overload of asyncio.gather for it.
+
+        async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+        __call__ = _begin_call
 
     async def call_durably(
         self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
@@ -199,8 +206,14 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.input_codec.decode(text, f"the input of workflow {self.name!r}")
         return next(iter([*args, *kwargs.values()]), MISSING)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        return self.fn(*args, **kwargs)
+    if TYPE_CHECKING:  # As for a task.
+
+        async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<satay.workflow {self.name!r}>"

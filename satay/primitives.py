@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_origin, overload
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, cast, get_origin, overload
 
 from satay.approval_records import Approval
 from satay.arguments import (
@@ -98,6 +98,24 @@ async def require_approval(key: str, payload: Any = None, *, timeout: float | ti
     return decision
 
 
+@overload
+async def map(
+    task: Task[[T], R],
+    items: Iterable[T],
+    *,
+    key: Callable[[T], str] | None = None,
+    concurrency: int | None = None,
+    return_exceptions: Literal[False] = False,
+) -> list[R]: ...
+@overload
+async def map(
+    task: Task[[T], R],
+    items: Iterable[T],
+    *,
+    key: Callable[[T], str] | None = None,
+    concurrency: int | None = None,
+    return_exceptions: bool,
+) -> list[R | BaseException]: ...
 async def map(
     task: Task[[T], R],
     items: Iterable[T],
@@ -105,7 +123,7 @@ async def map(
     key: Callable[[T], str] | None = None,
     concurrency: int | None = None,
     return_exceptions: bool = False,
-) -> list[R]:
+) -> list[Any]:
     """Call a task for each item, side by side, and return the results in the order of the items.
 
     With `key`, a call is named by its item's key instead of its ordinal, so items may come in another order later.
@@ -134,9 +152,7 @@ async def map(
         async with gate:
             return await task.call_durably(schedule, (item,), {}, item_key)
 
-    return cast(
-        "list[R]", await _gather([branch(*pair) for pair in zip(everything, keys, strict=True)], return_exceptions)
-    )
+    return await _gather([branch(*pair) for pair in zip(everything, keys, strict=True)], return_exceptions)
 
 
 @overload
@@ -150,7 +166,9 @@ async def gather(
     one: Awaitable[T1], two: Awaitable[T2], three: Awaitable[T3], four: Awaitable[T4], /
 ) -> tuple[T1, T2, T3, T4]: ...
 @overload
-async def gather(*awaitables: Awaitable[T], return_exceptions: bool = ...) -> tuple[T, ...]: ...
+async def gather(*awaitables: Awaitable[T], return_exceptions: Literal[False] = False) -> tuple[T, ...]: ...
+@overload
+async def gather(*awaitables: Awaitable[T], return_exceptions: bool) -> tuple[T | BaseException, ...]: ...
 async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
     """Await several things side by side, as `asyncio.gather` does, but leave none behind.
 

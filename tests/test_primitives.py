@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
@@ -682,6 +682,7 @@ def test_errors_take_the_place_of_results_where_that_is_asked_for(tmp_path: Path
     @satay.workflow
     async def maps() -> list[str]:
         results = await satay.map(picky, range(4), return_exceptions=True)
+        assert_type(results, list[int | BaseException])
         results += await satay.gather(picky(2), picky(3), return_exceptions=True)
         return [repr(result) for result in results]
 
@@ -749,6 +750,30 @@ def test_calls_in_a_loop_have_an_identity_each(tmp_path: Path) -> None:
 
     assert [0, 1, 2] == in_loop(drive_twice(tmp_path, loops))
     assert [0, 1, 2] == ran
+
+
+def test_what_is_gathered_keeps_its_types(tmp_path: Path) -> None:
+    @satay.task
+    async def text() -> str:
+        return "a"
+
+    @satay.task
+    def number() -> int:
+        return 1
+
+    @satay.workflow
+    async def inner() -> float:
+        return 0.5
+
+    @satay.workflow
+    async def gathers() -> list[Any]:
+        three = await satay.gather(text(), number(), inner())
+        assert_type(three, tuple[str, int, float])
+        pair = await asyncio.gather(text(), number())
+        assert_type(pair, tuple[str, int])
+        return [*three, *pair]
+
+    assert ["a", 1, 0.5, "a", 1] == in_loop(result_of(tmp_path, gathers))
 
 
 def test_gather_leaves_nothing_behind_when_one_fails(tmp_path: Path) -> None:
