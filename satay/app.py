@@ -35,7 +35,7 @@ from satay.errors import (
     RunExistsError,
     UsageError,
 )
-from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
+from satay.handles import ForkHandle, RunHandle, RunOrId, check_loop, wait_created
 from satay.journal import DECISION, Journal
 from satay.model import MISSING, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import has_input
@@ -113,6 +113,7 @@ class App(Reader):
 
     def open_later(self, opening: "asyncio.Task[None]") -> None:
         """Everything that is asked of the app waits for this task, which opens it."""
+        self._loop = opening.get_loop()
         self._opening = opening
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -166,6 +167,8 @@ class App(Reader):
         return await self._ready()
 
     async def _ready(self) -> Scheduler:
+        if self._loop is not None and not self.is_closed:
+            check_loop(self._loop)
         if self._opening is not None:
             await asyncio.shield(self._opening)
         if self.is_closed:
@@ -175,7 +178,13 @@ class App(Reader):
         return self._scheduler
 
     def _begin(self, work: "Coroutine[Any, Any, R]") -> "asyncio.Task[R]":
-        task = asyncio.get_running_loop().create_task(work)
+        try:
+            task = asyncio.get_running_loop().create_task(work)
+        except RuntimeError:
+            work.close()
+            raise UsageError(
+                "an app was used where no event loop runs; make the call from async code, on the loop of the app"
+            ) from None
         self._starting.add(task)
         task.add_done_callback(self._begun)
         return task

@@ -865,6 +865,47 @@ def test_the_functions_outside_a_loop_say_what_to_do() -> None:
         satay.start(echo)
 
 
+def test_an_app_is_used_on_its_own_event_loop_only(tmp_path: Path) -> None:
+    def use_elsewhere(use: Callable[[], Awaitable[Any]]) -> None:
+        async def call() -> None:
+            await use()
+
+        in_loop(call())
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(waits, run_id="w")
+            uses: list[Callable[[], Awaitable[Any]]] = [
+                lambda: app.start(echo, run_id="e"),
+                lambda: app.runs(),
+                lambda: app.send_event("go", run_id="w"),
+                handle.result,
+                handle.status,
+                app.start(echo, run_id="just_started").result,
+            ]
+            told = []
+            for use in uses:
+                with pytest.raises(UsageError) as raised:
+                    await asyncio.to_thread(use_elsewhere, use)
+                told.append(str(raised.value))
+            assert ["just_started", "w"] == sorted(each.run_id for each in await app.runs())
+            return told
+
+    told = in_loop(run())
+
+    assert all("another event loop" in message for message in told)
+
+
+def test_an_app_in_a_thread_without_an_event_loop_says_what_to_do(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            for use in (lambda: app.start(echo), lambda: app.resume("r")):
+                with pytest.raises(UsageError, match="where no event loop runs"):
+                    await asyncio.to_thread(use)
+
+    in_loop(run())
+
+
 def test_the_functions_use_the_app_of_the_block(tmp_path: Path) -> None:
     async def run() -> list[Any]:
         async with open_app(tmp_path / "outer") as outer:
