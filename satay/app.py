@@ -23,7 +23,7 @@ from satay.arguments import (
 )
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
-from satay.context import governing_terms
+from satay.context import governing_terms, refuse_in_body
 from satay.declarations import OPAQUE, value_codec
 from satay.definitions import P, Workflow, find_workflow, tasks, workflows
 from satay.errors import (
@@ -118,7 +118,8 @@ class App(Reader):
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def open(self) -> None:
-        """Open the journal and begin to drive. Raises `UsageError` for an app that was opened before."""
+        """Open the journal and begin to drive. Raises `UsageError` for an app that was opened before, and in a body."""
+        refuse_in_body()
         if self.is_closed or self._journal is not None:
             raise UsageError(
                 "this app was opened before; an app is opened once, so call satay.run_app() for another one"

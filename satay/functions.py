@@ -13,7 +13,7 @@ from satay.app import App, app_of_block
 from satay.approval_records import Approval, PendingApproval
 from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
-from satay.context import current_schedule
+from satay.context import refuse_in_body
 from satay.definitions import P, Workflow
 from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle, RunOrId
@@ -132,6 +132,7 @@ def run(
     `run_id` and `idempotency_key` are those of `start`, the rest are those of `run_app`. Raises what `result()` of a
     handle raises, and `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
     """
+    refuse_in_body()
     if _is_in_loop():
         raise UsageError(
             "satay.run() was called where an event loop runs already, and would block it; write "
@@ -344,11 +345,7 @@ def current_app() -> App:
 
     A block on another event loop does not count.
     """
-    if current_schedule() is not None:
-        raise UsageError(
-            "a workflow body cannot reach the app; start children with satay.start_child, and call the rest from a "
-            "@satay.task"
-        )
+    refuse_in_body()
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

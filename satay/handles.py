@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from satay.codec import ValueCodec
+from satay.context import refuse_in_body
 from satay.errors import AppClosedError, UsageError
 from satay.model import RunStatus
 
@@ -63,8 +64,9 @@ class RunReader(Protocol):
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raise `UsageError` on another event loop than that of an app: nobody would answer."""
+    """Raise `UsageError` on another event loop than that of an app, such as a body's: nobody would answer."""
     if asyncio.get_running_loop() is not loop:
+        refuse_in_body()
         raise UsageError(
             "an app was used on another event loop than the one on which it was opened, such as one in a thread; make "
             "the call on its own loop, or open an app on this one with satay.run_app()"

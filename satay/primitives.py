@@ -247,17 +247,21 @@ def random() -> Random:
     Raises `UsageError` outside of a body, and in a validator or a default that runs because a call's values are
     recorded: a replay records nothing, so it would draw less.
     """
-    if is_encoding():
-        raise UsageError(
-            "satay.random() or satay.uuid4() was called while the values of a call were recorded, which a "
-            "replay does not do; draw chance in the body and pass it, instead of in a validator or a default"
-        )
-    return require_schedule("satay.random()").random
+    return _chance("satay.random()")
 
 
 def uuid4() -> uuid.UUID:
     """A random UUID from the run's own source of chance. Raises as `random`."""
-    return uuid.UUID(int=random().getrandbits(128), version=4)
+    return uuid.UUID(int=_chance("satay.uuid4()").getrandbits(128), version=4)
+
+
+def _chance(what: str) -> Random:
+    if is_encoding():
+        raise UsageError(
+            f"{what} was called while the values of a call were recorded, which a replay does not do; draw chance in "
+            "the body and pass it, instead of in a validator or a default"
+        )
+    return require_schedule(what).random
 
 
 def intervention() -> Any:

@@ -1147,9 +1147,16 @@ def test_primitives_have_a_meaning_in_bodies_only() -> None:
         for call in calls:
             with pytest.raises(UsageError, match="outside a workflow"):
                 await call
-        for plain in (satay.now, satay.random, satay.uuid4, lambda: satay.start_child(child_of, 1), satay.intervention):
-            with pytest.raises(UsageError, match="outside a workflow"):
-                plain()
+        plain: dict[str, Callable[[], Any]] = {
+            "now": satay.now,
+            "random": satay.random,
+            "uuid4": satay.uuid4,
+            "start_child": lambda: satay.start_child(child_of, 1),
+            "intervention": satay.intervention,
+        }
+        for name, use in plain.items():
+            with pytest.raises(UsageError, match=rf"satay\.{name}\(\) was called outside a workflow"):
+                use()
 
     asyncio.run(outside())
 
