@@ -25,7 +25,7 @@ from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
 from satay.context import governing_terms, refuse_in_body
 from satay.declarations import OPAQUE, value_codec
-from satay.definitions import P, Workflow, find_workflow, tasks, workflows
+from satay.definitions import P, Workflow, check_is_workflow, find_workflow, tasks, workflows
 from satay.errors import (
     AppClosedError,
     InvalidValueError,
@@ -231,12 +231,12 @@ class App(Reader):
 
         An id that is there already attaches to that run, if it is of the same workflow and input, and drives it if
         nobody does; else awaiting the handle raises `RunConflictError`. A known `idempotency_key` attaches whatever the
-        input. Raises `EncodeError` for an input that does not fit, `InvalidValueError` for an id that cannot be used.
+        input.
+
+        Raises `EncodeError` for an input that does not fit, `InvalidValueError` for an id that cannot be used and for
+        an input that the workflow does not take or lacks, `UsageError` for what is no workflow.
         """
-        if not isinstance(workflow, Workflow):
-            raise UsageError(
-                f"satay.start() was given {workflow!r}; it starts functions decorated with @satay.workflow"
-            )
+        check_is_workflow(workflow, "satay.start")
         text = workflow.encode_input(input)
         chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
         checked_key(idempotency_key, "idempotency_key")

@@ -28,7 +28,7 @@ from satay.context import (
     require_schedule,
 )
 from satay.declarations import value_codec
-from satay.definitions import P, R, Task, Workflow, default_name
+from satay.definitions import P, R, Task, Workflow, check_is_workflow, default_name
 from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
 from satay.logs import bound_log, plain_log
@@ -216,10 +216,7 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
     that cannot be used; an input that does not fit is raised by `result()`, and so is a child that cannot be created.
     """
     schedule = require_schedule("satay.start_child()")
-    if not isinstance(workflow, Workflow):
-        raise UsageError(
-            f"satay.start_child() was given {shown(workflow)}; it starts functions decorated with @satay.workflow"
-        )
+    check_is_workflow(workflow, "satay.start_child")
     checked_key(key, f"key of child workflow {workflow.name!r}")
     call = schedule.open_child(workflow, () if input is MISSING else (input,), key)
     return ChildHandle(call)

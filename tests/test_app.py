@@ -458,6 +458,8 @@ def test_what_is_no_workflow_cannot_be_started(tmp_path: Path) -> None:
             for bad in (plain, step, "app.echo", None):
                 with pytest.raises(UsageError, match=r"@satay\.workflow"):
                     app.start(bad)  # type: ignore[arg-type]  # what a user can do wrong
+            with pytest.raises(UsageError, match=r"calls them itself: satay\.start\(workflow, input\)"):
+                app.start(echo(1))  # type: ignore[arg-type]  # what a user can do wrong
 
     in_loop(run())
 
