@@ -37,6 +37,7 @@ from satay.errors import (
 )
 from satay.handles import ForkHandle, RunHandle, RunOrId, check_loop, wait_created
 from satay.journal import DECISION, Journal
+from satay.logs import log
 from satay.model import MISSING, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import has_input
 from satay.primitives import event_name
@@ -242,6 +243,7 @@ class App(Reader):
         checked_key(idempotency_key, "idempotency_key")
         work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
         creation = self._begin(work)
+        creation.add_done_callback(lambda ended: self._tell_of_loss(ended, chosen))
         if chosen not in self._creations:
             self._creations[chosen] = creation
             creation.add_done_callback(lambda _: self._creations.pop(chosen))
@@ -274,6 +276,14 @@ class App(Reader):
             await scheduler.take_over(there.run_id)
             return there.run_id
         return run_id
+
+    def _tell_of_loss(self, creation: "asyncio.Task[str]", run_id: str) -> None:
+        if creation.cancelled() and not self.is_closed:  # By the end of the event loop, and nobody may have waited.
+            log().warning(
+                "run.not_created",
+                run_id=run_id,
+                error="the event loop ended before the run was on disk; await what satay.start() returns",
+            )
 
     async def _check_workflow(self, run_id: str, workflow: Workflow[..., Any]) -> None:
         record = await self._record(run_id)

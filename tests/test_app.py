@@ -944,6 +944,36 @@ def test_the_default_app_opens_when_it_is_needed_and_closes_with_the_loop(
     assert not (tmp_path / ".satay" / "satay.db-wal").exists()
 
 
+def test_a_run_that_is_lost_because_the_loop_ended_at_once_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SATAY_DATABASE_URL", raising=False)
+
+    async def run() -> None:
+        satay.start(echo, "v", run_id="lost")
+
+    in_loop(run())
+
+    (told,) = caplog.messages
+    assert "event='run.not_created' run_id='lost'" in told
+    assert "await what satay.start() returns" in told
+
+
+def test_a_run_that_a_crash_under_test_prevents_is_none_that_the_loop_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        faults = Faults().crash_before(append=1)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(echo, "v", run_id="r")
+            await faults.crashed
+
+    in_loop(run())
+
+    assert [] == caplog.messages
+
+
 def test_the_default_app_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SATAY_DATABASE_URL", f"sqlite:///{tmp_path}/named.db")
