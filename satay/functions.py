@@ -133,7 +133,7 @@ def run(
     handle raises, and `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
     """
     refuse_in_body()
-    if _is_in_loop():
+    if is_in_loop():
         raise UsageError(
             "satay.run() was called where an event loop runs already, and would block it; write "
             "'await satay.start(workflow, input).result()' instead"
@@ -161,7 +161,8 @@ async def _run(app: App, workflow: Workflow[P, R], input: Any, run_id: str | Non
         return await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key).result()
 
 
-def _is_in_loop() -> bool:
+def is_in_loop() -> bool:
+    """Whether an event loop runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
