@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from satay.arguments import checked_flag, shown
 from satay.cuts import RequestedCut
@@ -30,7 +30,7 @@ class ForkOptions(TypedDict, total=False):
     after_task: str | Task[..., Any]
     after_ordinal: int | None
     after_key: str | None
-    at: str
+    at: Literal["failure"]
     fork_point_seq: int
     keep_siblings: bool
     workflow_input: Any
@@ -39,8 +39,8 @@ class ForkOptions(TypedDict, total=False):
     overrides: Mapping[tuple[str, int | str], Any]
     raises: Mapping[tuple[str, int | str], BaseException]
     reason: str | None
-    on_stale: str
-    children: str
+    on_stale: Literal["keep", "error", "rerun"]
+    children: Literal["fork", "share"]
     expected_head: int | None
     allow_unfinished: bool
 
