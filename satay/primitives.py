@@ -47,7 +47,8 @@ MAX_CONCURRENCY: Final = 1_000_000
 async def sleep(duration: float | timedelta) -> None:
     """Sleep for a duration in seconds, durably: the run costs a row meanwhile and survives the process.
 
-    Zero and less return at once. Raises `InvalidValueError` for NaN, infinity and more than a hundred years.
+    Zero and less return at once. Raises `InvalidValueError` for NaN, infinity and more than a hundred years, and
+    `UsageError` outside of a body.
     """
     require_schedule("satay.sleep()")
     await asyncio.sleep(checked_duration(duration, "the duration of satay.sleep()"))
@@ -65,7 +66,7 @@ async def wait_for_event(
     An event that was sent before waits in the inbox; each is delivered once, first in, first out; waits that match the
     same event are served in the order they began. Raises `EventTimeoutError` if none comes within `timeout` seconds; an
     event that is there wins over a timeout that is due. Raises `InvalidValueError`, with nothing recorded, for what is
-    neither a class nor a name, and for a key or a timeout that cannot be used.
+    neither a class nor a name, and for a key or a timeout that cannot be used; `UsageError` outside of a body.
     """
     schedule = require_schedule("satay.wait_for_event()")
     if not isinstance(event, str | type) and not isinstance(get_origin(event), type):
@@ -89,7 +90,8 @@ async def require_approval(key: str, payload: Any = None, *, timeout: float | ti
 
     Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a process
     is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
-    `InvalidValueError`, with nothing recorded, for a payload, key or timeout that cannot be used.
+    `InvalidValueError`, with nothing recorded, for a payload, key or timeout that cannot be used; `UsageError` outside
+    of a body.
     """
     schedule = require_schedule("satay.require_approval()")
     checked_approval_key(key)
@@ -130,9 +132,9 @@ async def map(
     At most `concurrency` calls are outstanding at a time. When a call fails, the others are cancelled and its error is
     raised; with `return_exceptions` errors take the place of results instead.
 
-    Raises `UsageError` for what is no task and, before anything is scheduled, `InvalidValueError` where `items` cannot
-    be iterated over, `concurrency` is not at least 1, or keys are missing, not texts, too long, or not unique: the
-    message lists all of them.
+    Raises `UsageError` outside of a body and for what is no task and, before anything is scheduled,
+    `InvalidValueError` where `items` cannot be iterated over, `concurrency` is not at least 1, or keys are missing, not
+    texts, too long, or not unique: the message lists all of them.
     """
     schedule = require_schedule("satay.map()")
     if not isinstance(task, Task):
@@ -172,8 +174,9 @@ async def gather(*awaitables: Awaitable[T], return_exceptions: bool) -> tuple[T 
 async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
     """Await several things side by side, as `asyncio.gather` does, but leave none behind.
 
-    When one fails, the others are cancelled, and awaited, before its error is raised. Raises `InvalidValueError`, with
-    nothing begun, for what cannot be awaited.
+    When one fails, the others are cancelled, and awaited, before its error is raised; with `return_exceptions` errors
+    take the place of results instead. Raises `InvalidValueError`, with nothing begun, for what cannot be awaited, and
+    `UsageError` outside of a body.
     """
     require_schedule("satay.gather()")
     try:
