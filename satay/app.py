@@ -88,6 +88,7 @@ class App(Reader):
         self.is_closed = False
 
     async def __aenter__(self) -> Self:
+        _running_loop()
         signals = TerminationHandler()
         signals.install()
         try:
@@ -125,7 +126,7 @@ class App(Reader):
             raise UsageError(
                 "this app was opened before; an app is opened once, so call satay.run_app() for another one"
             )
-        self._loop = asyncio.get_running_loop()
+        self._loop = _running_loop()
         token = app_of_block.set(self)  # The scheduler's context is copied when it is made: task bodies find this app.
         try:
             self._journal = await open_journal(self._settings)
@@ -181,12 +182,10 @@ class App(Reader):
 
     def _begin(self, work: "Coroutine[Any, Any, R]") -> "asyncio.Task[R]":
         try:
-            task = asyncio.get_running_loop().create_task(work)
-        except RuntimeError:
+            task = _running_loop().create_task(work)
+        except UsageError:
             work.close()
-            raise UsageError(
-                "an app was used where no event loop runs; make the call from async code, on the loop of the app"
-            ) from None
+            raise
         self._starting.add(task)
         task.add_done_callback(self._begun)
         return task
@@ -655,3 +654,13 @@ class App(Reader):
                 break
             run_id = (await scheduler.archive.latest(ending.continued_as)).run_id
         return await self._value_of(run_id, ending, codec)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "an app was used where no event loop of asyncio runs; make the call from code that asyncio runs, on the "
+            "loop of the app"
+        ) from None

@@ -351,7 +351,8 @@ def current_app() -> App:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise UsageError(
-            "this satay function was called where no event loop runs; call it from async code, or use satay.run()"
+            "this satay function was called where no event loop of asyncio runs; call it from code that asyncio runs, "
+            "or use satay.run()"
         ) from None
     app = app_of_block.get()
     if app is not None and app.is_open_on(loop):  # A task in a thread inherits the app, and may run a loop of its own.

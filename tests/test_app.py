@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_type
@@ -902,10 +902,20 @@ def test_an_app_in_a_thread_without_an_event_loop_says_what_to_do(tmp_path: Path
     async def run() -> None:
         async with open_app(tmp_path) as app:
             for use in (lambda: app.start(echo), lambda: app.resume("r")):
-                with pytest.raises(UsageError, match="where no event loop runs"):
+                with pytest.raises(UsageError, match="where no event loop of asyncio runs"):
                     await asyncio.to_thread(use)
 
     in_loop(run())
+
+
+@pytest.mark.parametrize("open_one", [lambda app: app.__aenter__(), lambda app: app.open()])
+def test_an_app_is_opened_by_asyncio_only(open_one: Callable[[App], Coroutine[Any, Any, Any]], tmp_path: Path) -> None:
+    opening = open_one(satay.run_app(data_dir=tmp_path / "new"))
+
+    with pytest.raises(UsageError, match="where no event loop of asyncio runs"):
+        opening.send(None)  # As another library would, that has an event loop of its own.
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_the_functions_use_the_app_of_the_block(tmp_path: Path) -> None:
