@@ -5,7 +5,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, cast, get_origin, overload
+from types import UnionType
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, Union, cast, get_origin, overload
 
 from satay.approval_records import Approval
 from satay.arguments import (
@@ -69,7 +70,9 @@ async def wait_for_event(
     neither a class nor a name, and for a key or a timeout that cannot be used; `UsageError` outside of a body.
     """
     schedule = require_schedule("satay.wait_for_event()")
-    if not isinstance(event, str | type) and not isinstance(get_origin(event), type):
+    origin = get_origin(event)
+    is_generic = isinstance(origin, type) and origin not in (UnionType, Union)
+    if not isinstance(event, str | type) and not is_generic:
         raise InvalidValueError(
             f"satay.wait_for_event() was given {shown(event)}; give the class of the event, or its name"
         )
@@ -191,7 +194,7 @@ async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -
 
 
 class ChildHandle(Generic[R]):
-    """A child run, as its parent sees it."""
+    """A child run, as its parent sees it. It runs already; `await child.result()` waits for it."""
 
     def __init__(self, call: PendingChild) -> None:
         self._call = call
@@ -209,6 +212,9 @@ class ChildHandle(Generic[R]):
         """Cancel the child; a `result()` that waits raises `asyncio.CancelledError`."""
         require_schedule("ChildHandle.cancel()").cancel_call(self._call)
         self._call.future.cancel()
+
+    def __repr__(self) -> str:
+        return f"<satay.ChildHandle {self.run_id!r}>"
 
 
 def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | None = None) -> ChildHandle[R]:
@@ -291,9 +297,18 @@ def get_logger() -> Any:
 
 def _check_awaitable(things: Iterable[object]) -> None:
     for thing in things:
-        if not isinstance(thing, Awaitable):
-            hint = "; unpack what a list holds, satay.gather(*calls)" if isinstance(thing, list | tuple) else ""
-            raise InvalidValueError(f"satay.gather() was given {shown(thing)}, which cannot be awaited{hint}")
+        if isinstance(thing, Awaitable):
+            continue
+        match thing:
+            case list() | tuple():
+                hint = "; unpack what a list holds, satay.gather(*calls)"
+            case ChildHandle():
+                hint = "; hand over its child.result()"
+            case Task() | Workflow():
+                hint = "; call it, with its arguments"
+            case _:
+                hint = ""
+        raise InvalidValueError(f"satay.gather() was given {shown(thing)}, which cannot be awaited{hint}")
 
 
 def event_name(event: type[Any] | str) -> str:

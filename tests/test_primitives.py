@@ -195,6 +195,16 @@ def test_an_event_that_is_sent_before_the_wait_is_kept_for_it(tmp_path: Path) ->
     assert ["Approval", "ada", True] == in_loop(run())
 
 
+@pytest.mark.parametrize("event", [int | str, 5, None])
+def test_what_has_no_name_is_no_event(event: Any, tmp_path: Path) -> None:
+    @satay.workflow
+    async def misuses() -> None:
+        with pytest.raises(InvalidValueError, match="give the class of the event, or its name"):
+            await satay.wait_for_event(event)
+
+    in_loop(result_of(tmp_path, misuses))
+
+
 def test_keys_keep_events_apart(tmp_path: Path) -> None:
     @satay.workflow
     async def both() -> list[Any]:
@@ -815,6 +825,29 @@ async def failing_child(kind: str) -> None:
         pass
 
     raise Local("why")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (lambda: [note(1)], r"unpack what a list holds, satay\.gather\(\*calls\)"),
+        (lambda: note, "call it, with its arguments"),
+        (lambda: child_of, "call it, with its arguments"),
+        (lambda: satay.start_child(child_of, 1), r"hand over its child\.result\(\)"),
+    ],
+)
+def test_what_cannot_be_gathered_is_refused_with_what_was_meant(
+    given: Callable[[], Any], hint: str, tmp_path: Path
+) -> None:
+    @satay.workflow
+    async def gathers() -> None:
+        things = given()
+        with pytest.raises(InvalidValueError, match=f"which cannot be awaited; {hint}"):
+            await satay.gather(things)
+        for call in things if isinstance(things, list) else []:
+            call.close()
+
+    in_loop(result_of(tmp_path, gathers))
 
 
 def test_a_child_is_a_run_of_its_own_that_knows_its_parent(tmp_path: Path) -> None:
