@@ -23,9 +23,9 @@ from satay.arguments import (
 )
 from satay.clock import Chance, Clock
 from satay.codec import ValueCodec
-from satay.context import governing_terms
+from satay.context import governing_terms, refuse_in_body
 from satay.declarations import OPAQUE, value_codec
-from satay.definitions import P, Workflow, find_workflow, tasks, workflows
+from satay.definitions import P, Workflow, check_is_workflow, find_workflow, tasks, workflows
 from satay.errors import (
     AppClosedError,
     InvalidValueError,
@@ -35,8 +35,9 @@ from satay.errors import (
     RunExistsError,
     UsageError,
 )
-from satay.handles import ForkHandle, RunHandle, RunOrId, wait_created
+from satay.handles import ForkHandle, RunHandle, RunOrId, check_loop, wait_created
 from satay.journal import DECISION, Journal
+from satay.logs import log
 from satay.model import MISSING, EntryType, Missing, RunRecord, RunStatus
 from satay.origin import has_input
 from satay.primitives import event_name
@@ -87,6 +88,7 @@ class App(Reader):
         self.is_closed = False
 
     async def __aenter__(self) -> Self:
+        _running_loop()
         signals = TerminationHandler()
         signals.install()
         try:
@@ -113,16 +115,18 @@ class App(Reader):
 
     def open_later(self, opening: "asyncio.Task[None]") -> None:
         """Everything that is asked of the app waits for this task, which opens it."""
+        self._loop = opening.get_loop()
         self._opening = opening
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def open(self) -> None:
-        """Open the journal and begin to drive. Raises `UsageError` for an app that was opened before."""
+        """Open the journal and begin to drive. Raises `UsageError` for an app that was opened before, and in a body."""
+        refuse_in_body()
         if self.is_closed or self._journal is not None:
             raise UsageError(
                 "this app was opened before; an app is opened once, so call satay.run_app() for another one"
             )
-        self._loop = asyncio.get_running_loop()
+        self._loop = _running_loop()
         token = app_of_block.set(self)  # The scheduler's context is copied when it is made: task bodies find this app.
         try:
             self._journal = await open_journal(self._settings)
@@ -166,6 +170,8 @@ class App(Reader):
         return await self._ready()
 
     async def _ready(self) -> Scheduler:
+        if self._loop is not None and not self.is_closed:
+            check_loop(self._loop)
         if self._opening is not None:
             await asyncio.shield(self._opening)
         if self.is_closed:
@@ -175,7 +181,11 @@ class App(Reader):
         return self._scheduler
 
     def _begin(self, work: "Coroutine[Any, Any, R]") -> "asyncio.Task[R]":
-        task = asyncio.get_running_loop().create_task(work)
+        try:
+            task = _running_loop().create_task(work)
+        except UsageError:
+            work.close()
+            raise
         self._starting.add(task)
         task.add_done_callback(self._begun)
         return task
@@ -221,17 +231,18 @@ class App(Reader):
 
         An id that is there already attaches to that run, if it is of the same workflow and input, and drives it if
         nobody does; else awaiting the handle raises `RunConflictError`. A known `idempotency_key` attaches whatever the
-        input. Raises `EncodeError` for an input that does not fit, `InvalidValueError` for an id that cannot be used.
+        input.
+
+        Raises `EncodeError` for an input that does not fit, `InvalidValueError` for an id that cannot be used and for
+        an input that the workflow does not take or lacks, `UsageError` for what is no workflow.
         """
-        if not isinstance(workflow, Workflow):
-            raise UsageError(
-                f"satay.start() was given {workflow!r}; it starts functions decorated with @satay.workflow"
-            )
+        check_is_workflow(workflow, "satay.start")
         text = workflow.encode_input(input)
         chosen = checked_run_id(run_id) if run_id is not None else self._chance.new_id()
         checked_key(idempotency_key, "idempotency_key")
         work = self._start(workflow, chosen, text, idempotency_key, has_own_id=run_id is not None)
         creation = self._begin(work)
+        creation.add_done_callback(lambda ended: self._tell_of_loss(ended, chosen))
         if chosen not in self._creations:
             self._creations[chosen] = creation
             creation.add_done_callback(lambda _: self._creations.pop(chosen))
@@ -264,6 +275,14 @@ class App(Reader):
             await scheduler.take_over(there.run_id)
             return there.run_id
         return run_id
+
+    def _tell_of_loss(self, creation: "asyncio.Task[str]", run_id: str) -> None:
+        if creation.cancelled() and not self.is_closed:  # By the end of the event loop, and nobody may have waited.
+            log().warning(
+                "run.not_created",
+                run_id=run_id,
+                error="the event loop ended before the run was on disk; await what satay.start() returns",
+            )
 
     async def _check_workflow(self, run_id: str, workflow: Workflow[..., Any]) -> None:
         record = await self._record(run_id)
@@ -635,3 +654,13 @@ class App(Reader):
                 break
             run_id = (await scheduler.archive.latest(ending.continued_as)).run_id
         return await self._value_of(run_id, ending, codec)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "an app was used where no event loop of asyncio runs; make the call from code that asyncio runs, on the "
+            "loop of the app"
+        ) from None

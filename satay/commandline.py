@@ -40,6 +40,9 @@ _UsageProblem: Final = cast("type[typer.BadParameter]", typer.BadParameter.__mro
 _EXIT_CODES: Final = "Exit codes: " + "; ".join(f"{code.value} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 
+_OPTIONS_OF_EVERY_COMMAND: Final = ("--db", "--data-dir", "--json")
+
+
 class Command(TyperCommand):
     """One command. Reading its arguments writes its help, where that is asked for."""
 
@@ -82,7 +85,10 @@ class Commands(TyperGroup):
 def _usage_message(problem: "typer.BadParameter") -> str:
     """What typer says, and the option that was meant by the name of a parameter."""
     message = problem.format_message().replace("Value error, ", "")  # pydantic's word for what typer checks with it.
-    meant = option_for(getattr(problem, "option_name", None) or "")
+    option = getattr(problem, "option_name", None) or ""
+    if option in _OPTIONS_OF_EVERY_COMMAND and problem.ctx is not None and problem.ctx.parent is None:
+        return f"{option} stands before the command; options follow it, as in 'satay runs {option}'"
+    meant = option_for(option)
     return message if meant is None else f"{message.removesuffix('.')}. Did you mean {meant}?"
 
 

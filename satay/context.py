@@ -109,6 +109,15 @@ def require_schedule(what: str) -> Schedule:
     return schedule
 
 
+def refuse_in_body() -> None:
+    """Raise `UsageError` in a workflow body, which no app can answer."""
+    if current_schedule() is not None:
+        raise UsageError(
+            "a workflow body cannot reach the app; start children with satay.start_child, and call the rest from a "
+            "@satay.task"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What one use of a model cost: tokens counted by the provider, cost in the user's own currency."""

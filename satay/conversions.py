@@ -110,7 +110,8 @@ def condense(details: Sequence[ErrorDetails]) -> tuple[str, str]:
     path = "$" + "".join(map(path_step, first["loc"]))
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
     kind = type(first["input"])
-    given = f", not {kind.__name__}" if first["type"] in _CONVERSION_ERRORS else ""
+    is_about_type = first["type"].endswith("_type") or first["type"] in ("none_required", "is_instance_of")
+    given = f", not {kind.__name__}" if is_about_type else ""
     return path, first["msg"] + given + more + forgotten_call(kind)
 
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from satay.arguments import (
     check_is_no_session,
@@ -31,7 +31,7 @@ from satay.codec import ValueCodec
 from satay.context import NOT_RECALLED, Schedule, calling_session, current_attempt, current_schedule
 from satay.declarations import result_codec
 from satay.effects import Effect, parse_effect, unclear_errors
-from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError
+from satay.errors import InvalidValueError, RegistrationError, UnknownWorkflowError, UsageError
 from satay.features import DEFINED_IN
 from satay.inputs import InputCodec, input_codec
 from satay.model import MISSING, UNKNOWN_VERSION
@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
         """How results are written and read back."""
         return PickleCodec() if self.codec_name == "pickle" else result_codec(self.fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def _begin_call(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         schedule = current_schedule()
         if schedule is None:
             session = calling_session()
@@ -110,6 +110,13 @@ class Task(Generic[P, R]):
             return cast("Coroutine[Any, Any, R]", self.fn(*args, **kwargs))
         call: Coroutine[Any, Any, R] = self._call(self, schedule, args, kwargs, None)
         return call
+
+    if TYPE_CHECKING:  # Where a coroutine is declared with Any, mypy 1.20 finds no overload of asyncio.gather for it.
+
+        async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+        __call__ = _begin_call
 
     async def call_durably(
         self, schedule: Schedule, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None
@@ -199,8 +206,14 @@ class Workflow(Generic[P, R]):
         args, kwargs = self.input_codec.decode(text, f"the input of workflow {self.name!r}")
         return next(iter([*args, *kwargs.values()]), MISSING)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        return self.fn(*args, **kwargs)
+    if TYPE_CHECKING:  # As for a task.
+
+        async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<satay.workflow {self.name!r}>"
@@ -259,8 +272,9 @@ def task(
     runs out of time is not followed by another: nobody knows whether it took effect. `codec="pickle"` is for values
     that have no better form. Plain functions run in satay's own threads.
 
-    Raises `RegistrationError` if the name is taken by another function or the function is a method or a generator, and
-    `InvalidValueError` for a number that cannot be honoured, and for what is no class of exceptions.
+    Raises `RegistrationError` if the name is taken by another function, the function is a method or a generator, or an
+    `effect` or a `codec` is none of these; `InvalidValueError` for a number that cannot be honoured, and for what is no
+    class of exceptions.
     """
 
     def decorate(fn: Callable[..., Any]) -> Any:
@@ -313,8 +327,8 @@ def effect(
     Everywhere else it stays as it is. The options are those of `@satay.task`. `name` is needed where the callable has
     none of its own. Plain functions run in satay's own threads; what they return to be awaited is awaited.
 
-    Raises `RegistrationError` for what cannot be called, has no name, or is a task, which has options of its own;
-    `InvalidValueError` for a number that cannot be honoured.
+    Raises `RegistrationError` for what cannot be called, has no name, or is a task, which has options of its own, and
+    for an `effect` that there is not; `InvalidValueError` for a number that cannot be honoured.
     """
     if isinstance(fn, Task):
         raise RegistrationError(f"satay.effect() was given {fn!r}, which is a task already: call it as it is")
@@ -348,7 +362,15 @@ def _retry_policy(
 
 
 def _checked_timeout(timeout: object, name: str) -> float | None:
-    return None if timeout is None else checked_duration(timeout, f"timeout of task {name!r}")
+    if timeout is None:
+        return None
+    seconds = checked_duration(timeout, f"timeout of task {name!r}")
+    if not seconds:
+        raise InvalidValueError(
+            f"timeout of task {name!r} is {shown(timeout)}, which leaves no time for an attempt; give a time above "
+            "zero, or None for attempts without a bound"
+        )
+    return seconds
 
 
 @overload
@@ -361,7 +383,8 @@ def workflow(fn: Callable[..., Coroutine[Any, Any, Any]] | None = None, /, *, na
     It takes no parameter or one, the input; further parameters need defaults. Its body may use asyncio freely but does
     no input or output of its own: that belongs in tasks.
 
-    Raises `RegistrationError` if the name is taken by another function or the signature does not fit.
+    Raises `RegistrationError` if the name is taken by another function, the function is a method or not async, or the
+    signature does not fit.
     """
 
     def decorate(fn: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
@@ -464,10 +487,22 @@ def find_workflow(name: str, run_id: str) -> Workflow[..., Any]:
         known = ", ".join(repr(known) for known in workflows.names()) or "none"
         raise UnknownWorkflowError(
             f"run {run_id!r} belongs to workflow {name!r}, which this process has not imported; it knows {known}. "
-            "Import the module that defines it first"
+            f"If it was renamed, give it that name again, @satay.workflow(name={name!r}); else import the module that "
+            "defines it first"
         )
     workflows.check_unambiguous(name)
     return cast("Workflow[..., Any]", definition)
+
+
+def check_is_workflow(given: object, what: str) -> None:
+    """Raise `UsageError` for what is no workflow; `what` is the function that it was given to."""
+    if isinstance(given, Workflow):
+        return
+    problem = f"{what}() was given {shown(given)}; it starts functions decorated with @satay.workflow"
+    if inspect.iscoroutine(given):
+        given.close()  # Else Python warns that nobody awaited it, which is not what went wrong.
+        problem += f", and calls them itself: {what}(workflow, input)"
+    raise UsageError(problem)
 
 
 def default_name(fn: Callable[..., Any]) -> str:

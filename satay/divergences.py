@@ -49,6 +49,7 @@ class CallComparison(NamedTuple):
 
     @property
     def kind(self) -> CallKind:
+        """The kind of the call."""
         return self.identity.kind
 
     @property

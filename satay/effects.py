@@ -146,12 +146,12 @@ def parse_policies(given: object, known_tasks: Collection[str]) -> dict[str, Too
     parsed = {}
     for name, policy in _named(given):
         if name != EVERY_TASK and name not in known_tasks:
-            close = get_close_matches(str(name), known_tasks, 1)
+            close = get_close_matches(name, known_tasks, 1)
             raise InvalidValueError(
                 f"tool_policies names a task {name!r}, which is neither registered nor recorded in the source; "
                 + (f"did you mean {close[0]!r}?" if close else f"{EVERY_TASK!r} stands for every task")
             )
-        parsed[str(name)] = policy
+        parsed[name] = policy
     return parsed
 
 
@@ -166,7 +166,7 @@ def parse_tool_policies(given: object, known_tools: Collection[str]) -> dict[str
         problem = None if name == EVERY_TASK else name_problem(name)
         if problem:
             raise InvalidValueError(f"tool_policies names a tool {shown(name)}, which cannot be used; {problem}")
-        parsed[str(name)] = policy
+        parsed[name] = policy
     for name in parsed:
         if name != EVERY_TASK and name not in known_tools:
             close = [one for one in get_close_matches(name, known_tools, 1, ALIKE) if one not in parsed]
@@ -178,10 +178,12 @@ def parse_tool_policies(given: object, known_tools: Collection[str]) -> dict[str
     return parsed
 
 
-def _named(given: object) -> Iterator[tuple[object, ToolPolicy]]:
+def _named(given: object) -> Iterator[tuple[str, ToolPolicy]]:
     if not isinstance(given, Mapping):
         raise InvalidValueError(f"tool_policies is {given!r}; it is a mapping of task names to policies")
     for name, policy in given.items():
+        if not isinstance(name, str):
+            raise InvalidValueError(f"tool_policies has the key {shown(name)}; a key is the name of a task, or '*'")
         if not isinstance(policy, str) or policy not in tuple(ToolPolicy):
             choices = ", ".join(repr(choice.value) for choice in ToolPolicy)
             raise InvalidValueError(f"tool_policies[{name!r}] is {policy!r}, which is none of {choices}")

@@ -13,7 +13,7 @@ from satay.app import App, app_of_block
 from satay.approval_records import Approval, PendingApproval
 from satay.arguments import checked_count, checked_duration, checked_flag, shown
 from satay.clock import Chance, Clock, SystemClock
-from satay.context import current_schedule
+from satay.context import refuse_in_body
 from satay.definitions import P, Workflow
 from satay.errors import InvalidValueError, UsageError
 from satay.handles import ForkHandle, RunHandle, RunOrId
@@ -132,7 +132,8 @@ def run(
     `run_id` and `idempotency_key` are those of `start`, the rest are those of `run_app`. Raises what `result()` of a
     handle raises, and `UsageError` where an event loop runs already: there it is `await satay.start(...).result()`.
     """
-    if _is_in_loop():
+    refuse_in_body()
+    if is_in_loop():
         raise UsageError(
             "satay.run() was called where an event loop runs already, and would block it; write "
             "'await satay.start(workflow, input).result()' instead"
@@ -160,7 +161,8 @@ async def _run(app: App, workflow: Workflow[P, R], input: Any, run_id: str | Non
         return await app.start(workflow, input, run_id=run_id, idempotency_key=idempotency_key).result()
 
 
-def _is_in_loop() -> bool:
+def is_in_loop() -> bool:
+    """Whether an event loop runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -344,16 +346,13 @@ def current_app() -> App:
 
     A block on another event loop does not count.
     """
-    if current_schedule() is not None:
-        raise UsageError(
-            "a workflow body cannot reach the app; start children with satay.start_child, and call the rest from a "
-            "@satay.task"
-        )
+    refuse_in_body()
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise UsageError(
-            "this satay function was called where no event loop runs; call it from async code, or use satay.run()"
+            "this satay function was called where no event loop of asyncio runs; call it from code that asyncio runs, "
+            "or use satay.run()"
         ) from None
     app = app_of_block.get()
     if app is not None and app.is_open_on(loop):  # A task in a thread inherits the app, and may run a loop of its own.

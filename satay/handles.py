@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from satay.codec import ValueCodec
-from satay.errors import AppClosedError
+from satay.context import refuse_in_body
+from satay.errors import AppClosedError, UsageError
 from satay.model import RunStatus
 
 if TYPE_CHECKING:
@@ -62,8 +63,20 @@ class RunReader(Protocol):
     async def result(self, run_id: str, codec: ValueCodec | None, *, drive: bool) -> Any: ...
 
 
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise `UsageError` on another event loop than that of an app, such as a body's: nobody would answer."""
+    if asyncio.get_running_loop() is not loop:
+        refuse_in_body()
+        raise UsageError(
+            "an app was used on another event loop than the one on which it was opened, such as one in a thread; make "
+            "the call on its own loop, or open an app on this one with satay.run_app()"
+        )
+
+
 async def wait_created(creation: "asyncio.Task[str]", run_id: str) -> str:
     """Wait for a run that is being created, and return its id. A caller that gives up does not disturb the creation."""
+    if not creation.done():
+        check_loop(creation.get_loop())
     try:
         return await asyncio.shield(creation)
     except asyncio.CancelledError:
@@ -82,7 +95,8 @@ class RunHandle(RunReference, Generic[R]):
     """A run, by its id. `await handle` returns once the run is durably there, `await handle.result()` when it ended.
 
     Awaiting the handle raises what kept the run from being created, attached to or resumed: `RunConflictError`,
-    `RunNotFoundError`, `UnknownWorkflowError`, a `JournalError`, or `AppClosedError`.
+    `RunNotFoundError`, `UnknownWorkflowError`, a `JournalError`, or `AppClosedError`; and `UsageError` on another event
+    loop than the app's.
     """
 
     def __init__(

@@ -47,6 +47,7 @@ class MatrixRow:
 
     @property
     def kind(self) -> CallKind:
+        """The kind of the call."""
         return self.identity.kind
 
     @property

@@ -24,6 +24,7 @@ class RunStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the run has ended: it completed, failed, or was cancelled."""
         return self in TERMINAL_STATUSES
 
 

@@ -5,7 +5,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast, get_origin, overload
+from types import UnionType
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, Union, cast, get_origin, overload
 
 from satay.approval_records import Approval
 from satay.arguments import (
@@ -28,7 +29,7 @@ from satay.context import (
     require_schedule,
 )
 from satay.declarations import value_codec
-from satay.definitions import P, R, Task, Workflow, default_name
+from satay.definitions import P, R, Task, Workflow, check_is_workflow, default_name
 from satay.drive import ContinueAsNew
 from satay.errors import DuplicateKeyError, InvalidValueError, UsageError
 from satay.logs import bound_log, plain_log
@@ -47,7 +48,8 @@ MAX_CONCURRENCY: Final = 1_000_000
 async def sleep(duration: float | timedelta) -> None:
     """Sleep for a duration in seconds, durably: the run costs a row meanwhile and survives the process.
 
-    Zero and less return at once. Raises `InvalidValueError` for NaN, infinity and more than a hundred years.
+    Zero and less return at once. Raises `InvalidValueError` for NaN, infinity and more than a hundred years, and
+    `UsageError` outside of a body.
     """
     require_schedule("satay.sleep()")
     await asyncio.sleep(checked_duration(duration, "the duration of satay.sleep()"))
@@ -65,10 +67,12 @@ async def wait_for_event(
     An event that was sent before waits in the inbox; each is delivered once, first in, first out; waits that match the
     same event are served in the order they began. Raises `EventTimeoutError` if none comes within `timeout` seconds; an
     event that is there wins over a timeout that is due. Raises `InvalidValueError`, with nothing recorded, for what is
-    neither a class nor a name, and for a key or a timeout that cannot be used.
+    neither a class nor a name, and for a key or a timeout that cannot be used; `UsageError` outside of a body.
     """
     schedule = require_schedule("satay.wait_for_event()")
-    if not isinstance(event, str | type) and not isinstance(get_origin(event), type):
+    origin = get_origin(event)
+    is_generic = isinstance(origin, type) and origin not in (UnionType, Union)
+    if not isinstance(event, str | type) and not is_generic:
         raise InvalidValueError(
             f"satay.wait_for_event() was given {shown(event)}; give the class of the event, or its name"
         )
@@ -89,7 +93,8 @@ async def require_approval(key: str, payload: Any = None, *, timeout: float | ti
 
     Raises `ApprovalTimeoutError` where nobody decides within `timeout` seconds of the first request, whether a process
     is there or not; `CallConflictError` for a key that stands for another payload; `EncodeError` and
-    `InvalidValueError`, with nothing recorded, for a payload, key or timeout that cannot be used.
+    `InvalidValueError`, with nothing recorded, for a payload, key or timeout that cannot be used; `UsageError` outside
+    of a body.
     """
     schedule = require_schedule("satay.require_approval()")
     checked_approval_key(key)
@@ -98,6 +103,24 @@ async def require_approval(key: str, payload: Any = None, *, timeout: float | ti
     return decision
 
 
+@overload
+async def map(
+    task: Task[[T], R],
+    items: Iterable[T],
+    *,
+    key: Callable[[T], str] | None = None,
+    concurrency: int | None = None,
+    return_exceptions: Literal[False] = False,
+) -> list[R]: ...
+@overload
+async def map(
+    task: Task[[T], R],
+    items: Iterable[T],
+    *,
+    key: Callable[[T], str] | None = None,
+    concurrency: int | None = None,
+    return_exceptions: bool,
+) -> list[R | BaseException]: ...
 async def map(
     task: Task[[T], R],
     items: Iterable[T],
@@ -105,16 +128,16 @@ async def map(
     key: Callable[[T], str] | None = None,
     concurrency: int | None = None,
     return_exceptions: bool = False,
-) -> list[R]:
+) -> list[Any]:
     """Call a task for each item, side by side, and return the results in the order of the items.
 
     With `key`, a call is named by its item's key instead of its ordinal, so items may come in another order later.
     At most `concurrency` calls are outstanding at a time. When a call fails, the others are cancelled and its error is
     raised; with `return_exceptions` errors take the place of results instead.
 
-    Raises `UsageError` for what is no task and, before anything is scheduled, `InvalidValueError` where `items` cannot
-    be iterated over, `concurrency` is not at least 1, or keys are missing, not texts, too long, or not unique: the
-    message lists all of them.
+    Raises `UsageError` outside of a body and for what is no task and, before anything is scheduled,
+    `InvalidValueError` where `items` cannot be iterated over, `concurrency` is not at least 1, or keys are missing, not
+    texts, too long, or not unique: the message lists all of them.
     """
     schedule = require_schedule("satay.map()")
     if not isinstance(task, Task):
@@ -134,9 +157,7 @@ async def map(
         async with gate:
             return await task.call_durably(schedule, (item,), {}, item_key)
 
-    return cast(
-        "list[R]", await _gather([branch(*pair) for pair in zip(everything, keys, strict=True)], return_exceptions)
-    )
+    return await _gather([branch(*pair) for pair in zip(everything, keys, strict=True)], return_exceptions)
 
 
 @overload
@@ -150,12 +171,15 @@ async def gather(
     one: Awaitable[T1], two: Awaitable[T2], three: Awaitable[T3], four: Awaitable[T4], /
 ) -> tuple[T1, T2, T3, T4]: ...
 @overload
-async def gather(*awaitables: Awaitable[T], return_exceptions: bool = ...) -> tuple[T, ...]: ...
+async def gather(*awaitables: Awaitable[T], return_exceptions: Literal[False] = False) -> tuple[T, ...]: ...
+@overload
+async def gather(*awaitables: Awaitable[T], return_exceptions: bool) -> tuple[T | BaseException, ...]: ...
 async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
     """Await several things side by side, as `asyncio.gather` does, but leave none behind.
 
-    When one fails, the others are cancelled, and awaited, before its error is raised. Raises `InvalidValueError`, with
-    nothing begun, for what cannot be awaited.
+    When one fails, the others are cancelled, and awaited, before its error is raised; with `return_exceptions` errors
+    take the place of results instead. Raises `InvalidValueError`, with nothing begun, for what cannot be awaited, and
+    `UsageError` outside of a body.
     """
     require_schedule("satay.gather()")
     try:
@@ -170,7 +194,7 @@ async def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -
 
 
 class ChildHandle(Generic[R]):
-    """A child run, as its parent sees it."""
+    """A child run, as its parent sees it. It runs already; `await child.result()` waits for it."""
 
     def __init__(self, call: PendingChild) -> None:
         self._call = call
@@ -189,6 +213,9 @@ class ChildHandle(Generic[R]):
         require_schedule("ChildHandle.cancel()").cancel_call(self._call)
         self._call.future.cancel()
 
+    def __repr__(self) -> str:
+        return f"<satay.ChildHandle {self.run_id!r}>"
+
 
 def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | None = None) -> ChildHandle[R]:
     """Start a workflow as a run of its own, linked to this one. It is cancelled when this run ends before it.
@@ -198,10 +225,7 @@ def start_child(workflow: Workflow[P, R], input: Any = MISSING, *, key: str | No
     that cannot be used; an input that does not fit is raised by `result()`, and so is a child that cannot be created.
     """
     schedule = require_schedule("satay.start_child()")
-    if not isinstance(workflow, Workflow):
-        raise UsageError(
-            f"satay.start_child() was given {shown(workflow)}; it starts functions decorated with @satay.workflow"
-        )
+    check_is_workflow(workflow, "satay.start_child")
     checked_key(key, f"key of child workflow {workflow.name!r}")
     call = schedule.open_child(workflow, () if input is MISSING else (input,), key)
     return ChildHandle(call)
@@ -229,17 +253,21 @@ def random() -> Random:
     Raises `UsageError` outside of a body, and in a validator or a default that runs because a call's values are
     recorded: a replay records nothing, so it would draw less.
     """
-    if is_encoding():
-        raise UsageError(
-            "satay.random() or satay.uuid4() was called while the values of a call were recorded, which a "
-            "replay does not do; draw chance in the body and pass it, instead of in a validator or a default"
-        )
-    return require_schedule("satay.random()").random
+    return _chance("satay.random()")
 
 
 def uuid4() -> uuid.UUID:
     """A random UUID from the run's own source of chance. Raises as `random`."""
-    return uuid.UUID(int=random().getrandbits(128), version=4)
+    return uuid.UUID(int=_chance("satay.uuid4()").getrandbits(128), version=4)
+
+
+def _chance(what: str) -> Random:
+    if is_encoding():
+        raise UsageError(
+            f"{what} was called while the values of a call were recorded, which a replay does not do; draw chance in "
+            "the body and pass it, instead of in a validator or a default"
+        )
+    return require_schedule(what).random
 
 
 def intervention() -> Any:
@@ -269,9 +297,18 @@ def get_logger() -> Any:
 
 def _check_awaitable(things: Iterable[object]) -> None:
     for thing in things:
-        if not isinstance(thing, Awaitable):
-            hint = "; unpack what a list holds, satay.gather(*calls)" if isinstance(thing, list | tuple) else ""
-            raise InvalidValueError(f"satay.gather() was given {shown(thing)}, which cannot be awaited{hint}")
+        if isinstance(thing, Awaitable):
+            continue
+        match thing:
+            case list() | tuple():
+                hint = "; unpack what a list holds, satay.gather(*calls)"
+            case ChildHandle():
+                hint = "; hand over its child.result()"
+            case Task() | Workflow():
+                hint = "; call it, with its arguments"
+            case _:
+                hint = ""
+        raise InvalidValueError(f"satay.gather() was given {shown(thing)}, which cannot be awaited{hint}")
 
 
 def event_name(event: type[Any] | str) -> str:

@@ -25,6 +25,11 @@ def forgotten_call(cls: type) -> str:
     return "; did you forget to call it, with 'await'?" if issubclass(cls, Callable) else ""  # type: ignore[arg-type]  # an abstract class
 
 
+def way_out(cls: type) -> str:
+    """What ends a message about a value of a class that has no recorded form."""
+    return forgotten_call(cls) or "; put plain data in its place, such as a dict or a data class"
+
+
 def unrecordable(where: str, reason: str, *, path: str) -> EncodeError:
     """The refusal of a value that has no recorded form."""
     return EncodeError(f"{where} cannot be recorded: at {path}, {reason}", path=path)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from satay.arguments import checked_flag, shown
 from satay.cuts import RequestedCut
@@ -30,7 +30,7 @@ class ForkOptions(TypedDict, total=False):
     after_task: str | Task[..., Any]
     after_ordinal: int | None
     after_key: str | None
-    at: str
+    at: Literal["failure"]
     fork_point_seq: int
     keep_siblings: bool
     workflow_input: Any
@@ -39,8 +39,8 @@ class ForkOptions(TypedDict, total=False):
     overrides: Mapping[tuple[str, int | str], Any]
     raises: Mapping[tuple[str, int | str], BaseException]
     reason: str | None
-    on_stale: str
-    children: str
+    on_stale: Literal["keep", "error", "rerun"]
+    children: Literal["fork", "share"]
     expected_head: int | None
     allow_unfinished: bool
 
@@ -73,15 +73,20 @@ class ForkRequest:
 
 
 _SESSION_OPTIONS: Final = ("at_step", "fork_at_step", "boundary")
+_ELSEWHERE: Final = {"input": "workflow_input"}  # What `start` calls it.
 _DEFAULTS: Final = {part.name: part.default for part in fields(ForkRequest)}
 
 
 def _instead(name: str) -> str:
     known = ForkOptions.__annotations__
-    close = get_close_matches(name, known, 1)
+    close = get_close_matches(name, [*known, *_ELSEWHERE], 1)
     if name in _SESSION_OPTIONS:
         return "only sessions have steps: session.fork(at_step=...), or satay.Session.resume(id, fork_at_step=...)"
-    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, sorted(known)))}"
+    if name == "run_id":
+        return "a plan makes no run, and a sweep names its forks itself"
+    if close:
+        return f"did you mean {_ELSEWHERE.get(close[0], close[0])!r}?"
+    return f"it has {', '.join(map(repr, sorted(known)))}"
 
 
 def parse_options(options: Mapping[str, Any]) -> ForkRequest:

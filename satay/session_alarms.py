@@ -1,6 +1,6 @@
 """The alarm of an open session: it appends what its next wake-up says, when that is due."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from satay.arguments import checked_duration, shown
 from satay.clock import MICROSECONDS, Alarm, to_microseconds
@@ -52,6 +52,11 @@ class SessionAlarm:
 
 def wake_moment(when: object, now: int) -> int:
     """The moment that `wake_at` was given, an aware datetime or a time from now. Raises `InvalidValueError`."""
+    if isinstance(when, bool) or not isinstance(when, datetime | timedelta | int | float):
+        raise InvalidValueError(
+            f"when of wake_at() is {shown(when)}; it must be an aware datetime, or a time from now, in seconds or as a "
+            "timedelta"
+        )
     if not isinstance(when, datetime):
         return now + round(checked_duration(when, "when of wake_at()") * MICROSECONDS)
     if when.utcoffset() is None:

@@ -674,7 +674,9 @@ def current_session() -> Session:
     """The session in whose block the caller is. Raises `UsageError` outside of one."""
     session = session_of_block.get()
     if not isinstance(session, Session):
-        raise UsageError("current_session() was called where no session is open; use it in the block of a session")
+        raise UsageError(
+            "satay.current_session() was called where no session is open; use it in the block of a session"
+        )
     return session
 
 

@@ -9,6 +9,7 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from satay.arguments import shown
 from satay.errors import InvalidValueError
+from satay.model import MISSING
 
 VARIABLE_PREFIX: Final = "SATAY_"
 """What the name of an environment variable begins with; the name of the setting follows, in capitals."""
@@ -36,7 +37,7 @@ class Settings:
 _PATH: Final = core_schema.union_schema(
     [
         core_schema.is_instance_schema(Path),
-        core_schema.no_info_after_validator_function(Path, core_schema.str_schema(strict=True)),
+        core_schema.no_info_after_validator_function(Path, core_schema.str_schema(strict=True, min_length=1)),
     ],
     custom_error_type="path_type",
     custom_error_message="Input is not a valid path",
@@ -67,8 +68,8 @@ def make_settings(url: str | None = None, data_dir: str | Path | None = None, **
     Raises `InvalidValueError` for a setting, given or in the environment, that cannot be used.
     """
     names = {field.name: f"{VARIABLE_PREFIX}{field.name.upper()}" for field in fields(Settings)}
-    found: dict[str, Any] = {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
-    found |= {name: value for name, value in given.items() if value is not None}
+    in_environment = {name: os.environ[variable] for name, variable in names.items() if variable in os.environ}
+    found: dict[str, Any] = in_environment | {name: value for name, value in given.items() if value is not None}
     if url is not None:
         found["database_url"] = url
     if data_dir is not None:
@@ -78,7 +79,9 @@ def make_settings(url: str | None = None, data_dir: str | Path | None = None, **
     try:
         return Settings(**_CHECKER.validate_python(found))
     except ValidationError as error:
-        problems = "; ".join(
-            f"{problem['loc'][0]} is {shown(problem['input'])}: {problem['msg']}" for problem in error.errors()
-        )
-        raise InvalidValueError(f"the settings of the app cannot be used: {problems}") from None
+        problems = []
+        for problem in error.errors():
+            name, value = str(problem["loc"][0]), problem["input"]
+            origin = f", from {names[name]}" if value is in_environment.get(name, MISSING) else ""
+            problems.append(f"{name} is {shown(value)}{origin}: {problem['msg']}")
+        raise InvalidValueError(f"the settings of the app cannot be used: {'; '.join(problems)}") from None

@@ -22,6 +22,7 @@ from satay.context import require_schedule, task_context
 from satay.definitions import Task, Workflow, find_workflow, tasks, workflows
 from satay.effects import Effect
 from satay.errors import (
+    EncodeError,
     ForkValidationError,
     InvalidValueError,
     NeedsDecisionError,
@@ -525,10 +526,13 @@ async def _variants(
         request = parse_options({**options, **own})
         if request.raises is not None:
             raise InvalidValueError("a sweep takes no raises=; fork with it, or give an override")
-        await app.check_fork(source, request)
         plain = request.to_options()
         given_input = plain.pop("workflow_input", MISSING)
-        text = None if given_input is MISSING else definition.encode_input(given_input)
+        try:
+            text = None if given_input is MISSING else definition.encode_input(given_input)
+        except EncodeError as error:
+            raise EncodeError(f"variant {name!r} cannot be: {error}", path=error.path) from None
+        await app.check_fork(source, request)
         ordered.append(VariantOrder(source.run_id, name, text, plain))
     return ordered
 

@@ -54,7 +54,12 @@ def _read_class(data: dict[str, Any], kind: DataKind) -> Any:
     name = data["type"]
     cls = find_class(name)
     if cls is None:
-        raise MalformedTagError(f"no imported module defines the type {name!r}")
+        script = (
+            "; '__main__' was the script that was run: run that one, or define the type in a module that is imported"
+        )
+        raise MalformedTagError(
+            f"no imported module defines the type {name!r}{script if name.startswith('__main__:') else ''}"
+        )
     if data_kind(cls) != kind:
         raise MalformedTagError(f"the type {name!r} is not a {kind}")
     return cls

@@ -18,7 +18,7 @@ from satay.classes import (
     find_class,
     instance_state,
 )
-from satay.refusals import UnencodableError, forgotten_call, path_step
+from satay.refusals import UnencodableError, path_step, way_out
 from satay.scalars import SCALAR_TAGGERS, tag_int, tag_text
 from satay.texts import TAG, dump_plain, is_utf8
 
@@ -173,7 +173,7 @@ def _find_tagger(cls: type) -> Callable[[Any, int], Any]:
     kind = data_kind(cls)
     if kind is None:
         raise UnencodableError(
-            f"a value of type {class_name(cls)!r}{_builtin_base(cls)} has no recorded form{forgotten_call(cls)}"
+            f"a value of type {class_name(cls)!r}{_builtin_base(cls)} has no recorded form{way_out(cls)}"
         )
     if find_class(class_name(cls)) is not cls:
         raise UnencodableError(

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_type
@@ -458,6 +458,8 @@ def test_what_is_no_workflow_cannot_be_started(tmp_path: Path) -> None:
             for bad in (plain, step, "app.echo", None):
                 with pytest.raises(UsageError, match=r"@satay\.workflow"):
                     app.start(bad)  # type: ignore[arg-type]  # what a user can do wrong
+            with pytest.raises(UsageError, match=r"calls them itself: satay\.start\(workflow, input\)"):
+                app.start(echo(1))  # type: ignore[arg-type]  # what a user can do wrong
 
     in_loop(run())
 
@@ -865,6 +867,57 @@ def test_the_functions_outside_a_loop_say_what_to_do() -> None:
         satay.start(echo)
 
 
+def test_an_app_is_used_on_its_own_event_loop_only(tmp_path: Path) -> None:
+    def use_elsewhere(use: Callable[[], Awaitable[Any]]) -> None:
+        async def call() -> None:
+            await use()
+
+        in_loop(call())
+
+    async def run() -> list[str]:
+        async with open_app(tmp_path) as app:
+            handle = await app.start(waits, run_id="w")
+            uses: list[Callable[[], Awaitable[Any]]] = [
+                lambda: app.start(echo, run_id="e"),
+                lambda: app.runs(),
+                lambda: app.send_event("go", run_id="w"),
+                handle.result,
+                handle.status,
+                app.start(echo, run_id="just_started").result,
+            ]
+            told = []
+            for use in uses:
+                with pytest.raises(UsageError) as raised:
+                    await asyncio.to_thread(use_elsewhere, use)
+                told.append(str(raised.value))
+            assert ["just_started", "w"] == sorted(each.run_id for each in await app.runs())
+            return told
+
+    told = in_loop(run())
+
+    assert all("another event loop" in message for message in told)
+
+
+def test_an_app_in_a_thread_without_an_event_loop_says_what_to_do(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_app(tmp_path) as app:
+            for use in (lambda: app.start(echo), lambda: app.resume("r")):
+                with pytest.raises(UsageError, match="where no event loop of asyncio runs"):
+                    await asyncio.to_thread(use)
+
+    in_loop(run())
+
+
+@pytest.mark.parametrize("open_one", [lambda app: app.__aenter__(), lambda app: app.open()])
+def test_an_app_is_opened_by_asyncio_only(open_one: Callable[[App], Coroutine[Any, Any, Any]], tmp_path: Path) -> None:
+    opening = open_one(satay.run_app(data_dir=tmp_path / "new"))
+
+    with pytest.raises(UsageError, match="where no event loop of asyncio runs"):
+        opening.send(None)  # As another library would, that has an event loop of its own.
+
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_the_functions_use_the_app_of_the_block(tmp_path: Path) -> None:
     async def run() -> list[Any]:
         async with open_app(tmp_path / "outer") as outer:
@@ -899,6 +952,36 @@ def test_the_default_app_opens_when_it_is_needed_and_closes_with_the_loop(
     assert ["v"] == ran
     assert (tmp_path / ".satay" / "satay.db").exists()
     assert not (tmp_path / ".satay" / "satay.db-wal").exists()
+
+
+def test_a_run_that_is_lost_because_the_loop_ended_at_once_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SATAY_DATABASE_URL", raising=False)
+
+    async def run() -> None:
+        satay.start(echo, "v", run_id="lost")
+
+    in_loop(run())
+
+    (told,) = caplog.messages
+    assert "event='run.not_created' run_id='lost'" in told
+    assert "await what satay.start() returns" in told
+
+
+def test_a_run_that_a_crash_under_test_prevents_is_none_that_the_loop_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        faults = Faults().crash_before(append=1)
+        async with open_app(tmp_path, faults=faults) as app:
+            app.start(echo, "v", run_id="r")
+            await faults.crashed
+
+    in_loop(run())
+
+    assert [] == caplog.messages
 
 
 def test_the_default_app_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,7 +370,7 @@ async def reads(is_alone: bool) -> str:
         if is_alone:
             await current["typed"]()
         else:
-            first, _ = await asyncio.gather(current["typed"](), step(1), return_exceptions=True)
+            first = (await asyncio.gather(current["typed"](), step(1), return_exceptions=True))[0]
             if isinstance(first, DecodeError):
                 raise first
     except DecodeError as error:

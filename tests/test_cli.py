@@ -1027,6 +1027,14 @@ def test_a_command_that_is_misspelt_is_answered_with_the_one_that_was_meant(cli:
     assert "value for 'VALUE': 'good' is not one of 'promoted'" in cli("outcome", "r", "good").errors
 
 
+@pytest.mark.parametrize("option", ["--db", "--data-dir", "--json"])
+def test_an_option_of_a_command_before_its_name_is_answered_with_its_place(option: str, cli: Shell) -> None:
+    answer = cli(option, "x", "runs")
+
+    assert ExitCode.USAGE == answer.code
+    assert f"{option} stands before the command; options follow it, as in 'satay runs {option}'" in answer.errors
+
+
 def test_a_database_url_stands_in_an_option_or_in_the_environment(
     cli: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,9 @@ def test_a_name_that_cannot_be_used_is_refused(decorate: Any, name: Any) -> None
         ({"codec": "yaml"}, RegistrationError),
         ({"timeout": float("nan")}, InvalidValueError),
         ({"timeout": "soon"}, InvalidValueError),
+        ({"timeout": 0}, InvalidValueError),
+        ({"timeout": -1.0}, InvalidValueError),
+        ({"timeout": timedelta(0)}, InvalidValueError),
         ({"backoff": -float("inf")}, InvalidValueError),
         ({"retries": -1}, InvalidValueError),
     ],
@@ -304,7 +307,10 @@ def test_a_run_whose_code_is_not_imported_says_so_and_waits_for_it(tmp_path: Pat
         known = workflows._by_name.pop("definitions.forgotten")
         try:
             async with open_app(tmp_path) as app:
-                with pytest.raises(UnknownWorkflowError, match=r"'definitions\.forgotten'.*Import the module"):
+                with pytest.raises(
+                    UnknownWorkflowError,
+                    match=r"@satay\.workflow\(name='definitions\.forgotten'\); else import the module",
+                ):
                     await app.resume("r").result()
                 assert satay.RunStatus.RUNNING == await app.handle("r").status()
         finally:

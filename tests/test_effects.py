@@ -1,12 +1,27 @@
 """What tasks declare about their effects, and idempotency keys."""
 
+from collections.abc import Callable, Collection
+
 import pytest
 
-from satay.effects import Effect, ToolPolicy, idempotency_key, parse_effect, parse_tool_policies, restrict
+import satay
+from satay.effects import (
+    Effect,
+    ToolPolicy,
+    idempotency_key,
+    parse_effect,
+    parse_policies,
+    parse_tool_policies,
+    restrict,
+)
 from satay.errors import InvalidValueError, RegistrationError
 from satay.model import CallId, CallKind
 
 CALL = CallId(CallKind.TASK, "send", 0)
+
+
+@satay.task(name="effects.send")
+async def send() -> None: ...
 
 
 @pytest.mark.parametrize("effect", [Effect.PURE, Effect.IDEMPOTENT, Effect.EXTERNAL])
@@ -99,6 +114,12 @@ def test_a_policy_for_a_tool_whose_name_looks_misspelled_is_refused_unless_that_
         parse_tool_policies({"email.sned": "block"}, {"email.send"})
 
     assert 2 == len(parse_tool_policies({"email.send": "block", "email.sent": "auto"}, {"email.send"}))
+
+
+@pytest.mark.parametrize("parse", [parse_policies, parse_tool_policies])
+def test_a_policy_stands_under_the_name_of_its_task(parse: Callable[[object, Collection[str]], object]) -> None:
+    with pytest.raises(InvalidValueError, match=r"has the key <satay\.task 'effects\.send'>; a key is the name"):
+        parse({send: "block"}, ("effects.send",))
 
 
 @pytest.mark.parametrize(

@@ -221,23 +221,35 @@ def test_without_a_block_the_same_app_is_used_on_one_event_loop_and_another_on_a
 
 
 def test_a_workflow_body_cannot_reach_the_app(tmp_path: Path) -> None:
+    apps: list[App] = []
+
     @satay.workflow(name="functions.reaches")
     async def reaches() -> list[str]:
         refused = []
-        for ask in (lambda: satay.start(echoes), lambda: satay.resume("r"), current_app):
+        for ask in (
+            lambda: satay.start(echoes),
+            lambda: satay.resume("r"),
+            lambda: satay.run(echoes),
+            current_app,
+            lambda: satay.run_app(data_dir=tmp_path / "another").open(),
+            lambda: apps[0].start(echoes),
+            lambda: apps[0].runs(),
+        ):
             try:
-                ask()
+                answer: Any = ask()
+                await answer
             except UsageError as error:
                 refused.append(str(error))
         return refused
 
     async def run() -> list[str]:
         async with open_app(tmp_path) as app:
+            apps.append(app)
             return await app.start(reaches).result()
 
     refused = in_loop(run())
 
-    assert 3 == len(refused)
+    assert 7 == len(refused)
     assert all("a workflow body cannot reach the app; start children with" in message for message in refused)
 
 

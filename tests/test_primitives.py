@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
@@ -193,6 +193,16 @@ def test_an_event_that_is_sent_before_the_wait_is_kept_for_it(tmp_path: Path) ->
             return await app.start(approve, "early").result()
 
     assert ["Approval", "ada", True] == in_loop(run())
+
+
+@pytest.mark.parametrize("event", [int | str, 5, None])
+def test_what_has_no_name_is_no_event(event: Any, tmp_path: Path) -> None:
+    @satay.workflow
+    async def misuses() -> None:
+        with pytest.raises(InvalidValueError, match="give the class of the event, or its name"):
+            await satay.wait_for_event(event)
+
+    in_loop(result_of(tmp_path, misuses))
 
 
 def test_keys_keep_events_apart(tmp_path: Path) -> None:
@@ -682,6 +692,7 @@ def test_errors_take_the_place_of_results_where_that_is_asked_for(tmp_path: Path
     @satay.workflow
     async def maps() -> list[str]:
         results = await satay.map(picky, range(4), return_exceptions=True)
+        assert_type(results, list[int | BaseException])
         results += await satay.gather(picky(2), picky(3), return_exceptions=True)
         return [repr(result) for result in results]
 
@@ -751,6 +762,30 @@ def test_calls_in_a_loop_have_an_identity_each(tmp_path: Path) -> None:
     assert [0, 1, 2] == ran
 
 
+def test_what_is_gathered_keeps_its_types(tmp_path: Path) -> None:
+    @satay.task
+    async def text() -> str:
+        return "a"
+
+    @satay.task
+    def number() -> int:
+        return 1
+
+    @satay.workflow
+    async def inner() -> float:
+        return 0.5
+
+    @satay.workflow
+    async def gathers() -> list[Any]:
+        three = await satay.gather(text(), number(), inner())
+        assert_type(three, tuple[str, int, float])
+        pair = await asyncio.gather(text(), number())
+        assert_type(pair, tuple[str, int])
+        return [*three, *pair]
+
+    assert ["a", 1, 0.5, "a", 1] == in_loop(result_of(tmp_path, gathers))
+
+
 def test_gather_leaves_nothing_behind_when_one_fails(tmp_path: Path) -> None:
     @satay.task
     async def fails() -> None:
@@ -790,6 +825,29 @@ async def failing_child(kind: str) -> None:
         pass
 
     raise Local("why")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (lambda: [note(1)], r"unpack what a list holds, satay\.gather\(\*calls\)"),
+        (lambda: note, "call it, with its arguments"),
+        (lambda: child_of, "call it, with its arguments"),
+        (lambda: satay.start_child(child_of, 1), r"hand over its child\.result\(\)"),
+    ],
+)
+def test_what_cannot_be_gathered_is_refused_with_what_was_meant(
+    given: Callable[[], Any], hint: str, tmp_path: Path
+) -> None:
+    @satay.workflow
+    async def gathers() -> None:
+        things = given()
+        with pytest.raises(InvalidValueError, match=f"which cannot be awaited; {hint}"):
+            await satay.gather(things)
+        for call in things if isinstance(things, list) else []:
+            call.close()
+
+    in_loop(result_of(tmp_path, gathers))
 
 
 def test_a_child_is_a_run_of_its_own_that_knows_its_parent(tmp_path: Path) -> None:
@@ -1122,9 +1180,16 @@ def test_primitives_have_a_meaning_in_bodies_only() -> None:
         for call in calls:
             with pytest.raises(UsageError, match="outside a workflow"):
                 await call
-        for plain in (satay.now, satay.random, satay.uuid4, lambda: satay.start_child(child_of, 1), satay.intervention):
-            with pytest.raises(UsageError, match="outside a workflow"):
-                plain()
+        plain: dict[str, Callable[[], Any]] = {
+            "now": satay.now,
+            "random": satay.random,
+            "uuid4": satay.uuid4,
+            "start_child": lambda: satay.start_child(child_of, 1),
+            "intervention": satay.intervention,
+        }
+        for name, use in plain.items():
+            with pytest.raises(UsageError, match=rf"satay\.{name}\(\) was called outside a workflow"):
+                use()
 
     asyncio.run(outside())
 

@@ -29,6 +29,17 @@ def test_a_misspelled_option_is_named_with_what_it_may_have_meant() -> None:
         parse_options({"before_taks": "x"})
 
 
+@pytest.mark.parametrize("option", ["input", "inputs"])
+def test_the_input_is_found_by_the_name_that_it_has_elsewhere(option: str) -> None:
+    with pytest.raises(UsageError, match="did you mean 'workflow_input'"):
+        parse_options({option: 1})
+
+
+def test_an_id_where_no_fork_is_named_says_why() -> None:
+    with pytest.raises(UsageError, match="no option 'run_id'; a plan makes no run, and a sweep names its forks itself"):
+        parse_options({"run_id": "r"})
+
+
 @pytest.mark.parametrize("option", ["at_step", "fork_at_step", "boundary"])
 def test_an_option_of_a_session_says_how_sessions_are_forked(option: str) -> None:
     with pytest.raises(UsageError, match=r"only sessions have steps: session.fork\(at_step="):

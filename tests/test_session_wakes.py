@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import satay
+from satay.errors import InvalidValueError
 from satay.model import EntryType, RunStatus
 from satay.scheduler import Scheduler
+from satay.session_alarms import wake_moment
 from satay.session_wakes import due_wakes, next_wake, wake_session
 from satay.testing import AppUnderTest, ManualClock, open_app
 from tests.test_invariants import History
@@ -42,6 +44,12 @@ def test_the_next_moment_is_the_earliest_of_those_to_come() -> None:
 
     assert (20, 30, None) == (next_wake(transcript), next_wake(transcript, 20), next_wake(transcript, 40))
     assert next_wake(transcript_of(CREATED, STARTED)) is None
+
+
+@pytest.mark.parametrize("when", ["tomorrow", None, True])
+def test_what_is_no_moment_is_refused_with_all_that_would_be_one(when: object) -> None:
+    with pytest.raises(InvalidValueError, match="it must be an aware datetime, or a time from now, in seconds or as a"):
+        wake_moment(when, 0)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_a_variable_that_cannot_be_used_is_refused(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SATAY_{name.upper()}", text)
 
-    with pytest.raises(InvalidValueError, match=name):
+    with pytest.raises(InvalidValueError, match=f"{name} is '{text}', from SATAY_{name.upper()}: "):
         make_settings()
 
 
@@ -86,7 +86,16 @@ def test_a_directory_is_a_path_or_its_text(place: str | Path) -> None:
     assert Path("here") == make_settings(data_dir=place).data_dir
 
 
-@pytest.mark.parametrize("place", [3, b"here"])
+def test_a_variable_that_was_left_empty_does_not_put_the_journal_into_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SATAY_DATA_DIR", "")
+
+    with pytest.raises(InvalidValueError, match="data_dir is '', from SATAY_DATA_DIR: Input is not a valid path"):
+        make_settings()
+
+
+@pytest.mark.parametrize("place", [3, b"here", ""])
 def test_what_is_no_path_is_refused(place: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"data_dir is .*: Input is not a valid path"):
         make_settings(data_dir=place)

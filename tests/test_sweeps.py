@@ -16,6 +16,7 @@ import pytest
 import satay
 from satay import Budget, RunStatus, Sweep, Trial, Variant
 from satay.errors import (
+    EncodeError,
     ForkValidationError,
     InvalidValueError,
     NotHereError,
@@ -620,6 +621,7 @@ async def test_a_name_of_a_variant_may_be_whatever_a_run_id_may_have(app: AppUnd
         ({"variants": {"ä": STYLES["plain"]}}, InvalidValueError, "variant 'ä' cannot"),
         ({"variants": {"a" * 198: STYLES["plain"]}}, InvalidValueError, "which is no run id; give a shorter name"),
         ({"variants": {"a": STYLES["plain"], "b": "no brief"}}, SatayError, "the input of workflow 'sweeps.report'"),
+        ({"variants": {"a": STYLES["plain"], "b": "no brief"}}, EncodeError, "variant 'b' cannot be: argument 'brief'"),
         ({"variants": {"a": Variant(before_task="wriet")}}, ForkValidationError, "never scheduled a task named"),
         ({"variants": {"a": odd_variant(before_tsk="write")}}, UsageError, "did you mean 'before_task'"),
         ({"variants": {"a": odd_variant(run_id="x")}}, UsageError, "a fork has no option 'run_id'"),

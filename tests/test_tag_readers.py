@@ -81,6 +81,11 @@ def test_a_generic_model_reads_back_without_an_annotation() -> None:
         UNTYPED.decode('{"$satay":"model","type":"tests.samples:Box[Nothing]","fields":{},"set":[]}', WHERE)
 
 
+def test_a_type_of_a_script_that_is_not_run_says_where_it_was() -> None:
+    with pytest.raises(DecodeError, match="'__main__:Brief'; '__main__' was the script that was run: run that one"):
+        UNTYPED.decode('{"$satay":"dataclass","type":"__main__:Brief","fields":{}}', WHERE)
+
+
 def test_a_dataclass_is_filled_without_running_its_code() -> None:
     value = Prepared(1, step=2)
     CALLS.clear()

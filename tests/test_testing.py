@@ -478,6 +478,19 @@ def test_a_crash_is_known_after_the_app_has_closed() -> None:
     in_loop(run())
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({"clock": ManualClock}, "ManualClock"), ({"faults": 3}, "Faults"), ({"faults": Faults}, "Faults")],
+)
+def test_what_is_no_clock_and_no_faults_is_refused(options: dict[str, Any], wanted: str) -> None:
+    async def run() -> None:
+        with pytest.raises(InvalidValueError, match=rf"give it a satay\.testing\.{wanted}\(\)"):
+            async with open_app(**options):
+                pass
+
+    asyncio.run(run())
+
+
 # --- the fixtures -----------------------------------------------------------------------------------------------------
 
 _USERS_TESTS = """
@@ -502,9 +515,11 @@ def test_with_a_loop_of_its_own(satay_app):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_under_anyio(satay_app, anyio_backend):
+async def test_under_anyio(satay_app, satay_run, anyio_backend):
     async with satay_app() as app:
         assert await satay.start(two_weeks, "eve").result() == "eve"
+    with pytest.raises(satay.errors.UsageError, match="async with satay_app"):
+        satay_run(two_weeks, "ada")
 """
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from satay.app import App, app_of_block
+from satay.arguments import shown
 from satay.clock import Chance
-from satay.errors import UsageError
+from satay.errors import InvalidValueError, UsageError
 from satay.journal import Journal
 from satay.revivals import DriveSettings
 from satay.scheduler import SchedulerSettings
@@ -117,7 +118,12 @@ async def open_app(
     Without `data_dir` its journal is in a temporary directory that goes with the block. Without `clock` its time jumps
     (`ManualClock(autojump=True)`). Ids, seeds and delays come from `seed`; each app that is opened on a directory has
     its own. The other options are those of `satay.run_app`. An app that has crashed is abandoned when the block ends.
+
+    Raises `InvalidValueError` for another clock than a `ManualClock`, and for faults that are none.
     """
+    for given, kind in ((clock, ManualClock), (faults, Faults)):
+        if given is not None and not isinstance(given, kind):
+            raise InvalidValueError(f"open_app() was given {shown(given)}; give it a satay.testing.{kind.__name__}()")
     async with AsyncExitStack() as stack:
         if data_dir is None:
             data_dir = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))

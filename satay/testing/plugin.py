@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from satay.definitions import Workflow
+from satay.errors import UsageError
+from satay.functions import is_in_loop
 from satay.model import MISSING
 from satay.testing.apps import AppUnderTest, open_app
 
@@ -26,13 +28,21 @@ def satay_app(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[AppUn
 
 @pytest.fixture
 def satay_run(tmp_path: Path) -> Callable[..., Any]:
-    """Run a workflow to its end in a plain test and return its result: `satay_run(report, "acme")`."""
+    """Run a workflow to its end in a plain test and return its result: `satay_run(report, "acme")`.
+
+    Raises `UsageError` in an async test: that has an event loop already, and opens an app with `satay_app`.
+    """
 
     async def run(workflow: Workflow[..., Any], input: Any, options: dict[str, Any]) -> Any:
         async with open_app(tmp_path / "satay", **options) as app:
             return await app.start(workflow, input).result()
 
     def run_here(workflow: Workflow[..., Any], input: Any = MISSING, **options: Any) -> Any:
+        if is_in_loop():
+            raise UsageError(
+                "satay_run() was called in an async test, and would block its event loop; write 'async with "
+                "satay_app() as app' there, and start the workflow by the app"
+            )
         return asyncio.run(run(workflow, input, options))
 
     return run_here
