@@ -18,6 +18,7 @@ class SessionAlarm:
         self._scheduler = scheduler
         self._alarm: Alarm | None = None
         self._is_off = False
+        journal.when_others_wrote = self.set
 
     def set(self) -> None:
         """Wait for the next moment at which the session is to be woken, if there is one."""

@@ -26,7 +26,7 @@ from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.origin import Origin, origin_of, session_created
 from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
-from satay.session_wakes import due_wakes
+from satay.session_wakes import due_wakes, next_wake
 from satay.snapshots import Snapshot
 from satay.transcripts import STEPS_AND_STATES, SessionStatus, Transcript
 from satay.waiters import Waiters
@@ -66,7 +66,10 @@ class Opened(NamedTuple):
 
 
 class SessionJournal:
-    """A journal that is held. `is_participant`: another process holds it, and lets this one write too."""
+    """A journal that is held. `is_participant`: another process holds it, and lets this one write too.
+
+    `when_others_wrote` is called where entries may have been read that were not written here.
+    """
 
     def __init__(self, host: SessionHost, opened: Opened, *, is_participant: bool = False) -> None:
         self.host = host
@@ -80,6 +83,7 @@ class SessionJournal:
         self._turn = asyncio.Lock()
         self._is_behind = False
         self._lost_as: RunRecord | None = None
+        self.when_others_wrote: Callable[[], None] = lambda: None
 
     @property
     def run_id(self) -> str:
@@ -100,7 +104,6 @@ class SessionJournal:
         decide: Callable[[], Sequence[Draft]],
         *,
         status: RunStatus | None = None,
-        wake_at: int | None = None,
         taken: Sequence[int] = (),
     ) -> list[Entry]:
         """Write what `decide` makes of the transcript as it is then, in one append; answers the entries, once on disk.
@@ -118,7 +121,7 @@ class SessionJournal:
                 drafts = decide()
                 if not drafts and status is None:
                     return []
-                entries = await self._append(drafts, status, wake_at, taken)
+                entries = await self._append(drafts, status, taken)
                 if entries is not None:
                     return entries
             raise JournalConflictError(
@@ -127,14 +130,14 @@ class SessionJournal:
             )
 
     async def _append(
-        self, drafts: Sequence[Draft], status: RunStatus | None, wake_at: int | None, taken: Sequence[int]
+        self, drafts: Sequence[Draft], status: RunStatus | None, taken: Sequence[int]
     ) -> list[Entry] | None:
         """Write; None where somebody else was first."""
         last = self.transcript.last
         assert last is not None, "a session has at least its creation"
         recorder = Recorder(self.lease, self.host.clock, last)
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
-        append = recorder.turn(status, wake_at)
+        append = recorder.turn(status, next_wake(self.transcript) if status is RunStatus.WAITING else None)
         append.taken = taken
         append.opened = [_wait_of(entry) for entry in entries if entry.type == _WAIT_BEGINS]
         append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
@@ -171,6 +174,8 @@ class SessionJournal:
         )
         with reading(self.run_id):
             self.transcript.read(entries)
+        if entries:
+            self.when_others_wrote()
         was_left = record.status.is_terminal or (self.is_participant and record.status == RunStatus.WAITING)
         if record.epoch != self.lease.epoch or was_left:
             raise self.lose(record)

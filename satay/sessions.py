@@ -270,9 +270,9 @@ class Session(RunReference):
                 return
             raise journal.lost()
         draft, status = ending(error, self._pause_reason, self._result_text)
-        wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
-        await journal.write(lambda: [draft], status=status, wake_at=wake_at)
-        if wake_at is not None:
+        await journal.write(lambda: [draft], status=status)
+        wake_at = next_wake(journal.transcript)
+        if status is RunStatus.WAITING and wake_at is not None:
             scheduler.sleep_until(wake_at)
 
     def _entered(self) -> SessionJournal:

@@ -568,6 +568,34 @@ async def test_steps_and_calls_of_a_participant_are_read_by_whoever_has_the_sess
         assert ("replayed", 2) == (receipt.status, step.number)
 
 
+async def test_a_session_that_is_paused_is_woken_when_a_participant_has_asked_for_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with two_apps(tmp_path, clock) as (one, other):
+        with used(one):
+            async with satay.Session("s") as session:
+                async with joined(other, session.carrier()) as part:
+                    due = await part.wake_at(3600)
+                session.pause()
+        waiting = (await one.run("s")).wake_at
+        await clock.advance(3600)
+
+        assert due == waiting
+        assert ["SessionPaused", "TimerFired"] == (await types_of(one, "s"))[-2:]
+
+
+async def test_an_open_session_that_has_read_what_a_participant_wrote_wakes_itself_when_that_says(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with two_apps(tmp_path, clock) as (_, app), satay.Session("s") as session:
+        async with joined(app, session.carrier()) as part:
+            await part.wake_at(3600)
+        await session.step("mine")
+        await clock.advance(3600)
+
+        assert ["StepRecorded", "TimerFired"] == (await types_of(app, "s"))[-2:]
+
+
 @pytest.mark.parametrize("part", [3, None, "", "x" * 10_000])
 def test_a_carrier_with_a_part_that_is_none_is_refused(part: Any) -> None:
     with pytest.raises(InvalidValueError):
