@@ -1,6 +1,6 @@
 """The alarm of an open session: it appends what its next wake-up says, when that is due."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from satay.arguments import checked_duration, shown
 from satay.clock import MICROSECONDS, Alarm, to_microseconds
@@ -57,4 +57,9 @@ def wake_moment(when: object, now: int) -> int:
         return now + round(checked_duration(when, "when of wake_at()") * MICROSECONDS)
     if when.utcoffset() is None:
         raise InvalidValueError(f"when of wake_at() is {shown(when)}, which has no time zone; pass an aware datetime")
-    return to_microseconds(when)
+    try:
+        return to_microseconds(when.astimezone(UTC))
+    except OverflowError:
+        raise InvalidValueError(
+            f"when of wake_at() is {shown(when)}, which is no moment of the years 1 to 9999"
+        ) from None

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -1099,7 +1099,18 @@ async def test_a_fork_inherits_a_wake_up_that_was_to_come(tmp_path: Path) -> Non
             assert ["RunForked", "SessionStarted", "TimerFired"] == types_of(tmp_path, "f")[-3:]
 
 
-@pytest.mark.parametrize("when", [datetime(2026, 1, 1), "soon", None, float("nan"), True])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "when",
+    [
+        datetime(2026, 1, 1),  # noqa: DTZ001
+        "soon",
+        None,
+        float("nan"),
+        True,
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
+    ],
+)
 async def test_what_is_no_moment_is_refused(when: Any, tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         with pytest.raises(InvalidValueError, match="wake_at"):
