@@ -243,11 +243,12 @@ class Session(RunReference):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        journal, scheduler = self._entered(), self._scheduler
+        journal.check_loop()
         if self._token is not None and self._attempt_token is not None:
             with suppress(ValueError):  # It is left in another context than it was entered in.
                 attempt_of_block.reset(self._attempt_token)
                 session_of_block.reset(self._token)
-        journal, scheduler = self._entered(), self._scheduler
         assert scheduler is not None, "the session was entered"
         self._is_open, self._is_left = False, True
         if self._alarm is not None:
@@ -528,7 +529,7 @@ class Session(RunReference):
         return await self._opened_tools().call_task(task, args, kwargs)
 
     def _opened_tools(self) -> SessionTools:
-        self._open_journal()
+        self._open_journal().check_loop()
         assert self._tools is not None, "the session was entered"
         return self._tools
 

@@ -891,6 +891,30 @@ async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for
     assert ["SessionStarted", "StepRecorded", "StateRecorded", "SessionCompleted"] == types_of(tmp_path, "s")[1:]
 
 
+async def test_a_call_on_another_event_loop_waits_for_none_and_takes_no_number(tmp_path: Path) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> int:
+        has_begun.set()
+        await may_end.wait()
+        return 1
+
+    async with open_app(tmp_path), satay.Session("s") as session:
+        making = asyncio.create_task(session.call("tool", work, key="k"))
+        await has_begun.wait()
+        for key in ("k", None):
+            with pytest.raises(UsageError, match="on another event loop"):
+                await asyncio.to_thread(asyncio.run, session.call("tool", work, key=key))
+        with pytest.raises(UsageError, match="on another event loop"):
+            await asyncio.to_thread(asyncio.run, session.__aexit__(None, None, None))
+        may_end.set()
+        await making
+        receipt = await session.call("tool", work)
+
+        assert "tool:0" == receipt.call
+    assert "SessionCompleted" == types_of(tmp_path, "s")[-1]
+
+
 async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_was_left(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         async with satay.Session("s") as session:
