@@ -101,11 +101,25 @@ class Commit:
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_done:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting = [*(self._waiting or ()), future]
-            yield from future
+            yield from self._end()
         if self.error is not None:
             raise self.error
+
+    async def settled(self) -> None:
+        """Return once it is known how the append ended. Only then is it passed on that the caller was cancelled."""
+        cancellation: asyncio.CancelledError | None = None
+        while not self.is_done:
+            try:
+                await self._end()
+            except asyncio.CancelledError as error:
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation from self.error
+
+    def _end(self) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = [*(self._waiting or ()), future]
+        return future
 
 
 class Wait(NamedTuple):

@@ -141,14 +141,19 @@ class SessionJournal:
         append.taken = taken
         append.opened = [_wait_of(entry) for entry in entries if entry.type == _WAIT_BEGINS]
         append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
-        self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
+        self._is_behind = True  # Until it is known how it ended.
+        commit = self.host.journal.append(append)
         try:
-            await self.host.journal.append(append)
-        except JournalConflictError:
+            await commit.settled()
+        finally:  # Also where the caller is cancelled, who may look at what was recorded.
+            if commit.is_done and commit.error is None:
+                self._is_behind = False
+                self.transcript.read(entries)
+                self.host.waiters.tell_of_entry(self.run_id)
+        if isinstance(commit.error, JournalConflictError):
             return None
-        self._is_behind = False
-        self.transcript.read(entries)
-        self.host.waiters.tell_of_entry(self.run_id)
+        if commit.error is not None:
+            raise commit.error
         return entries
 
     async def refresh(self) -> None:

@@ -437,8 +437,10 @@ class Session(RunReference):
                 Draft(EntryType.TIMER_CREATED, f'"timer":"wake","ordinal":{transcript.wakes_asked},"due":{due}{noted}')
             ]
 
-        await journal.write(decide)
-        alarm.set()
+        try:
+            await journal.write(decide)
+        finally:  # A caller that is cancelled may have had it recorded.
+            alarm.set()
         return to_datetime(due)
 
     # --- tools --------------------------------------------------------------------------------------------------------

@@ -565,6 +565,38 @@ async def test_a_step_whose_caller_was_cancelled_is_recorded_or_not_and_the_next
         assert (await satay.verify("s")).is_intact
 
 
+async def test_a_session_knows_whether_a_step_was_recorded_whose_caller_was_cancelled(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        for passes in range(12):
+            step = asyncio.create_task(session.step("cancelled"))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            step.cancel()
+            step.cancel()
+            with suppress(asyncio.CancelledError):
+                await step
+            known = session.last_step
+            following = await session.step("next")
+
+            assert known + 1 == following.number
+
+
+async def test_a_wake_up_whose_caller_was_cancelled_comes_if_it_was_recorded(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock), satay.Session("s"):
+        for passes in range(1, 4):
+            asking = asyncio.create_task(satay.current_session().wake_at(60))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            await clock.advance(60)
+
+            types = types_of(tmp_path, "s")
+            assert types.count("TimerCreated") == types.count("TimerFired") > 0
+
+
 def snapshots_of(place: Path) -> list[dict[str, Any]]:
     return [json.loads(entry.payload) for entry in History.of(place).entries["s"] if entry.type == "StateRecorded"]
 
