@@ -14,6 +14,7 @@ import pytest
 import satay
 from satay.errors import (
     CallConflictError,
+    CallInProgressError,
     EncodeError,
     InvalidValueError,
     NeedsDecisionError,
@@ -796,6 +797,26 @@ async def test_a_tool_that_makes_its_own_call_is_told_so_instead_of_waiting_for_
             await session.call("outer", outer, key="k")
 
         assert 2 == (await types_of(app, "s")).count("TaskFailed")
+
+
+async def test_tools_that_wait_for_each_other_are_told_so_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    clock = ManualClock(autojump=True, patience_seconds=0.01)
+    have_begun = asyncio.Barrier(2)
+
+    async with open_app(tmp_path, clock=clock), satay.Session("s") as session:
+
+        async def one() -> object:
+            await have_begun.wait()
+            return (await session.call("other", other, key="k")).result
+
+        async def other() -> object:
+            await have_begun.wait()
+            return (await session.call("one", one, key="k")).result
+
+        calls = [session.call("one", one, key="k"), session.call("other", other, key="k")]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert [CallInProgressError] * 2 == [type(one) for one in ended]
 
 
 async def test_values_that_are_pickled_are_read_back_only_where_that_is_allowed(tmp_path: Path) -> None:
