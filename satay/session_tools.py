@@ -5,6 +5,7 @@ A session that is opened in a tool of a fork, or in its block, calls nothing tha
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
 from satay.arguments import checked_duration, checked_key, name_problem, shown
@@ -111,14 +112,16 @@ class SessionTools:
             if kind is not None:
                 raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
             return fn if fn.name == tool else fn.renamed(tool)
+        # A method is a new object each time, and equals those of its own object only. Any other may equal a stranger.
+        given = fn if isinstance(fn, MethodType | BuiltinMethodType) else id(fn)
         try:
-            made = self._wrapped.get((fn, tool, kind))
-        except TypeError:  # It, or the object whose method it is, cannot be hashed.
+            made = self._wrapped.get((given, tool, kind))
+        except TypeError:  # The effect is none: it cannot even be hashed.
             return wrapped(fn, name=tool, effect=kind)
         if made is None:
             made = wrapped(fn, name=tool, effect=kind)
             if len(self._wrapped) < MAX_WRAPPED:
-                self._wrapped[fn, tool, kind] = made
+                self._wrapped[given, tool, kind] = made
         return made
 
     def _claimed_tool(self, tool: str, kind: Any) -> Task[..., Any]:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,23 @@ async def test_any_callable_can_be_a_tool(tmp_path: Path) -> None:
             12,
             "a b",
         ] == results
+
+
+async def test_a_tool_is_the_object_that_is_given_and_not_one_that_equals_it(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Sender:
+        name: str
+        sent: list[str] = field(default_factory=list, compare=False)
+
+        def __call__(self, to: str) -> None:
+            self.sent.append(to)
+
+    one, other = Sender("mail"), Sender("mail")
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await session.call("send", one, "ada")
+        await session.call("send", other, "bob")
+
+    assert (["ada"], ["bob"]) == (one.sent, other.sent)
 
 
 async def test_a_wrapped_callable_is_ledgered_where_it_is_called(tmp_path: Path) -> None:
