@@ -432,9 +432,9 @@ class Ledger:
             await self._claims.sleep_until(self._host.clock.now() + ttl // HEARTBEATS_PER_LEASE)
             try:
                 await self._claims.renew(call.identity, call.seq, call.attempt, ttl)
-            except JournalError:
-                continue  # It may go well the next time, and the claim lasts until then.
-            except (ClaimLostError, SessionLostError):
+            except (ClaimLostError, JournalError):
+                continue  # It may go well the next time, also where the next attempt has just begun.
+            except SessionLostError:
                 return  # Whoever records the outcome of the call is told.
 
     # --- claims in the hand of the caller -----------------------------------------------------------------------------
