@@ -220,6 +220,21 @@ async def test_a_dedup_field_that_the_tool_does_not_have_is_refused(tmp_path: Pa
         assert ([], ["SessionCreated", "SessionStarted"]) == (outbox.sent, await types_of(app, "s"))
 
 
+async def test_dedup_fields_of_which_a_call_with_keyword_options_has_none_are_refused(tmp_path: Path) -> None:
+    async def post(**options: str) -> None:
+        outbox.note(options["to"])
+
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await session.call("post", post, key="k", dedup_fields=["to", "thread"], to="ada")
+        for fields in (["too"], ["options"]):
+            with pytest.raises(
+                InvalidValueError, match=f"'{fields[0]}', and the tool has no such argument; it has 'to'"
+            ):
+                await session.call("post", post, key="k", dedup_fields=fields, to="bob")
+
+        assert ["ada"] == outbox.sent
+
+
 async def test_calls_without_a_key_are_found_again_when_their_step_is_begun_anew(tmp_path: Path) -> None:
     async def work(session: satay.Session) -> list[str]:
         return [str(await send_in_a_thread(to)) for to in ("ada", "ada", "bob")]
