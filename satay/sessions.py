@@ -420,7 +420,9 @@ class Session(RunReference):
 
         `TimerCreated` is recorded now, with the note; `TimerFired`, which names its entry, at that moment: by the
         session while it is open; by the app that paused it, or any app that recovers, while it is paused; else when it
-        is opened next. A session that completes or crashes is woken no more until it is opened. Returns the moment.
+        is opened next. A session that completes or crashes is woken no more until it is opened. What a participant asks
+        for, its own process appends while it takes part; the session does, once it has read what others wrote. Returns
+        the moment.
 
         Raises `InvalidValueError` for what is no moment and a note that is no text, `SessionLostError` as `step` does.
         """
