@@ -425,14 +425,14 @@ class Claims:
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
-    def in_progress(self, known: LedgerCall) -> CallInProgressError:
+    def in_progress(self, identity: CallId, expires_at: int | None = None) -> CallInProgressError:
         """The error of a call that somebody else is making for longer than it was waited for."""
-        until = "" if known.expires_at is None else f" until {to_datetime(known.expires_at).isoformat()}"
+        until = "" if expires_at is None else f" until {to_datetime(expires_at).isoformat()}"
         return CallInProgressError(
-            f"call {known.identity} of session {self._journal.run_id!r} is being made by somebody else, who has "
+            f"call {identity} of session {self._journal.run_id!r} is being made by somebody else, who has "
             f"claimed it{until}; make the call again to wait on for its outcome",
             run_id=self._journal.run_id,
-            call=str(known.identity),
+            call=str(identity),
         )
 
     def _undecided(self, call: LedgerCall) -> NeedsDecisionError:

@@ -101,11 +101,25 @@ class Commit:
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_done:
-            resumption = Resumption(loop=asyncio.get_running_loop())
-            self._waiting = [*(self._waiting or ()), resumption]
-            yield from resumption
+            yield from self._end()
         if self.error is not None:
             raise self.error
+
+    async def settled(self) -> None:
+        """Return once it is known how the append ended. Only then is it passed on that the caller was cancelled."""
+        cancellation: asyncio.CancelledError | None = None
+        while not self.is_done:
+            try:
+                await self._end()
+            except asyncio.CancelledError as error:
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation from self.error
+
+    def _end(self) -> Resumption:
+        resumption = Resumption(loop=asyncio.get_running_loop())
+        self._waiting = [*(self._waiting or ()), resumption]
+        return resumption
 
 
 class Wait(NamedTuple):

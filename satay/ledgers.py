@@ -204,7 +204,7 @@ class Ledger:
         """What the call met, once nobody else is making it."""
         met = await self._claims.claim(asked, identity, ttl, MAX_WAIT_SECONDS)
         if met.answer is not None and met.answer.outcome is None:
-            raise self._claims.in_progress(met.answer)
+            raise self._claims.in_progress(identity, met.answer.expires_at)
         return met
 
     def _keep_number(self, asked: ToolCall, identity: CallId) -> None:
@@ -255,7 +255,11 @@ class Ledger:
         return tool, 0 if self._part is not None else self._transcript.last_step
 
     async def _wait_for_running(self, identity: CallId) -> bool:
-        """Wait until the call does not run in this process; whether it did. Raises `UsageError` for its own tool."""
+        """Wait until the call does not run in this process; whether it did.
+
+        Raises `UsageError` for its own tool, and `CallInProgressError` where it runs for too long: two tools may wait
+        for each other.
+        """
         attempt = current_attempt.get()
         if identity in self._running and isinstance(attempt, Attempt) and attempt.is_part_of(self, identity):
             raise UsageError(
@@ -263,8 +267,11 @@ class Ledger:
                 "outcome; give the inner call a key of its own"
             )
         has_waited = False
+        deadline = self._host.clock.now() + round(MAX_WAIT_SECONDS * MICROSECONDS)
         while (running := self._running.get(identity)) is not None:
-            await asyncio.shield(running)
+            await self._claims.sleep_until(deadline, running)
+            if not running.done():
+                raise self._claims.in_progress(identity)
             has_waited = True
         return has_waited
 
@@ -427,9 +434,9 @@ class Ledger:
             await self._claims.sleep_until(self._host.clock.now() + ttl // HEARTBEATS_PER_LEASE)
             try:
                 await self._claims.renew(call.identity, call.seq, call.attempt, ttl)
-            except JournalError:
-                continue  # It may go well the next time, and the claim lasts until then.
-            except (ClaimLostError, SessionLostError):
+            except (ClaimLostError, JournalError):
+                continue  # It may go well the next time, also where the next attempt has just begun.
+            except SessionLostError:
                 return  # Whoever records the outcome of the call is told.
 
     # --- claims in the hand of the caller -----------------------------------------------------------------------------

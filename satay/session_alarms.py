@@ -1,6 +1,6 @@
 """The alarm of an open session: it appends what its next wake-up says, when that is due."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from satay.arguments import checked_duration, shown
 from satay.clock import MICROSECONDS, Alarm, to_microseconds
@@ -18,6 +18,7 @@ class SessionAlarm:
         self._scheduler = scheduler
         self._alarm: Alarm | None = None
         self._is_off = False
+        journal.when_others_wrote = self.set
 
     def set(self) -> None:
         """Wait for the next moment at which the session is to be woken, if there is one."""
@@ -61,4 +62,9 @@ def wake_moment(when: object, now: int) -> int:
         return now + round(checked_duration(when, "when of wake_at()") * MICROSECONDS)
     if when.utcoffset() is None:
         raise InvalidValueError(f"when of wake_at() is {shown(when)}, which has no time zone; pass an aware datetime")
-    return to_microseconds(when)
+    try:
+        return to_microseconds(when.astimezone(UTC))
+    except OverflowError:
+        raise InvalidValueError(
+            f"when of wake_at() is {shown(when)}, which is no moment of the years 1 to 9999"
+        ) from None

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from satay.boundaries import BoundaryMode, Reproducibility
 from satay.errors import ForkValidationError, InvalidValueError, NoRestorableStateError
 from satay.model import UNKNOWN_VERSION, Entry, EntryType
+from satay.replay import read_head
 from satay.session_calls import LedgerCall, SessionCalls
 from satay.snapshots import Snapshot, read_snapshot
 from satay.transcripts import MAX_STEP, Transcript, step_number
@@ -133,7 +134,8 @@ def judge(
         if call.outcome is not None
         and call.outcome.seq <= boundary.through_seq
         and call.outcome.type == EntryType.TASK_COMPLETED
-        and '"unreadable":' in call.outcome.payload[:200]
+        and '"unreadable":' in call.outcome.payload
+        and "unreadable" in read_head(call.outcome)
     ]
     if code_versions[1] == UNKNOWN_VERSION:
         missing.append("today's code version is not known; set SATAY_CODE_VERSION or pass a state_fn")

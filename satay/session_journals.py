@@ -26,7 +26,7 @@ from satay.model import SESSION_WORKFLOW, Entry, EntryType, RunRecord, RunStatus
 from satay.origin import Origin, origin_of, session_created
 from satay.recorder import Recorder
 from satay.replay import outcome_call, read_head, reading
-from satay.session_wakes import due_wakes
+from satay.session_wakes import due_wakes, next_wake
 from satay.snapshots import Snapshot
 from satay.tenure import Tenure
 from satay.transcripts import STEPS_AND_STATES, SessionStatus, Transcript
@@ -68,7 +68,10 @@ class Opened(NamedTuple):
 
 
 class SessionJournal:
-    """A journal that is held. `is_participant`: another process holds it, and lets this one write too."""
+    """A journal that is held. `is_participant`: another process holds it, and lets this one write too.
+
+    `when_others_wrote` is called where entries may have been read that were not written here.
+    """
 
     def __init__(self, host: SessionHost, opened: Opened, *, is_participant: bool = False) -> None:
         self.host = host
@@ -83,6 +86,7 @@ class SessionJournal:
         self._turn = asyncio.Lock()
         self._is_behind = False
         self._lost_as: RunRecord | None = None
+        self.when_others_wrote: Callable[[], None] = lambda: None
 
     @property
     def run_id(self) -> str:
@@ -103,7 +107,6 @@ class SessionJournal:
         decide: Callable[[], Sequence[Draft]],
         *,
         status: RunStatus | None = None,
-        wake_at: int | None = None,
         taken: Sequence[int] = (),
     ) -> list[Entry]:
         """Write what `decide` makes of the transcript as it is then, in one append; answers the entries, once on disk.
@@ -121,7 +124,7 @@ class SessionJournal:
                 drafts = decide()
                 if not drafts and status is None:
                     return []
-                entries = await self._append(drafts, status, wake_at, taken)
+                entries = await self._append(drafts, status, taken)
                 if entries is not None:
                     return entries
             raise JournalConflictError(
@@ -130,25 +133,30 @@ class SessionJournal:
             )
 
     async def _append(
-        self, drafts: Sequence[Draft], status: RunStatus | None, wake_at: int | None, taken: Sequence[int]
+        self, drafts: Sequence[Draft], status: RunStatus | None, taken: Sequence[int]
     ) -> list[Entry] | None:
         """Write; None where somebody else was first."""
         last = self.transcript.last
         assert last is not None, "a session has at least its creation"
         recorder = Recorder(self.lease, self.host.clock, last)
         entries = [recorder.record(type, facts, text) for type, facts, text in drafts]
-        append = recorder.turn(status, wake_at)
+        append = recorder.turn(status, next_wake(self.transcript) if status is RunStatus.WAITING else None)
         append.taken = taken
         append.opened = [_wait_of(entry) for entry in entries if entry.type == _WAIT_BEGINS]
         append.closed = [outcome_call(entry) for entry in entries if entry.type in _WAIT_ENDS]
-        self._is_behind = True  # Until it is known how it ended: a caller that is cancelled does not see it.
+        self._is_behind = True  # Until it is known how it ended.
+        commit = self.host.journal.append(append)
         try:
-            await self.host.journal.append(append)
-        except JournalConflictError:
+            await commit.settled()
+        finally:  # Also where the caller is cancelled, who may look at what was recorded.
+            if commit.is_done and commit.error is None:
+                self._is_behind = False
+                self.transcript.read(entries)
+                self.host.waiters.tell_of_entry(self.run_id)
+        if isinstance(commit.error, JournalConflictError):
             return None
-        self._is_behind = False
-        self.transcript.read(entries)
-        self.host.waiters.tell_of_entry(self.run_id)
+        if commit.error is not None:
+            raise commit.error
         return entries
 
     async def refresh(self) -> None:
@@ -174,6 +182,8 @@ class SessionJournal:
         )
         with reading(self.run_id):
             self.transcript.read(entries)
+        if entries:
+            self.when_others_wrote()
         was_left = record.status.is_terminal or (self.is_participant and record.status == RunStatus.WAITING)
         if record.epoch != self.lease.epoch or was_left:
             raise self.lose(record)

@@ -5,6 +5,7 @@ A session that is opened in a tool of a fork, or in its block, calls nothing tha
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
 from satay.arguments import checked_duration, checked_key, name_problem, shown
@@ -51,7 +52,7 @@ class SessionTools:
         _check_callable(tool, fn)
         task = self._tool(fn, tool, effect)
         checked_key(key, f"key of a call of tool {tool!r}")
-        fields = None if dedup_fields is None else _checked_fields(dedup_fields, task)
+        fields = None if dedup_fields is None else _checked_fields(dedup_fields, task, kwargs)
         return await self._made(task, args, kwargs, key, fields)
 
     async def call_task(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -111,14 +112,16 @@ class SessionTools:
             if kind is not None:
                 raise UsageError(f"tool {tool!r} is a @satay.task and declares its own effect; leave effect= away")
             return fn if fn.name == tool else fn.renamed(tool)
+        # A method is a new object each time, and equals those of its own object only. Any other may equal a stranger.
+        given = fn if isinstance(fn, MethodType | BuiltinMethodType) else id(fn)
         try:
-            made = self._wrapped.get((fn, tool, kind))
-        except TypeError:  # It, or the object whose method it is, cannot be hashed.
+            made = self._wrapped.get((given, tool, kind))
+        except TypeError:  # The effect is none: it cannot even be hashed.
             return wrapped(fn, name=tool, effect=kind)
         if made is None:
             made = wrapped(fn, name=tool, effect=kind)
             if len(self._wrapped) < MAX_WRAPPED:
-                self._wrapped[fn, tool, kind] = made
+                self._wrapped[given, tool, kind] = made
         return made
 
     def _claimed_tool(self, tool: str, kind: Any) -> Task[..., Any]:
@@ -168,19 +171,22 @@ def _arguments_text(task: Task[..., Any], arguments: Mapping[str, Any]) -> str:
     return "{" + ",".join(members) + "}"
 
 
-def _checked_fields(fields: Sequence[str], task: Task[..., Any]) -> tuple[str, ...]:
+def _checked_fields(fields: Sequence[str], task: Task[..., Any], options: Mapping[str, Any]) -> tuple[str, ...]:
     given: object = fields
     if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
         raise InvalidValueError(f"dedup_fields of tool {task.name!r} is {shown(fields)}; give a list of argument names")
     parameters = signature_of(task.fn).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        labels = {
-            ("*" if parameter.kind is parameter.VAR_POSITIONAL else "") + parameter.name for parameter in parameters
-        }
-        unknown = sorted(set(fields) - labels)
-        if unknown:
-            raise InvalidValueError(
-                f"dedup_fields of tool {task.name!r} names {', '.join(map(repr, unknown))}, and the tool has no such "
-                f"argument; it has {', '.join(map(repr, sorted(labels))) or 'none'}"
-            )
+    labels = {
+        ("*" if parameter.kind is parameter.VAR_POSITIONAL else "") + parameter.name
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    takes_options = len(labels) < len(parameters)
+    known = labels.union(options) if takes_options else labels
+    unknown = sorted(set(fields) - known)
+    if unknown and not (takes_options and known.intersection(fields)):  # Of options some may be left out, and not all.
+        raise InvalidValueError(
+            f"dedup_fields of tool {task.name!r} names {', '.join(map(repr, unknown))}, and the tool has no such "
+            f"argument; it has {', '.join(map(repr, sorted(known))) or 'none'}"
+        )
     return tuple(fields)

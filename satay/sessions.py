@@ -243,11 +243,12 @@ class Session(RunReference):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        journal, scheduler = self._entered(), self._scheduler
+        journal.check_loop()
         if self._token is not None and self._attempt_token is not None:
             with suppress(ValueError):  # It is left in another context than it was entered in.
                 attempt_of_block.reset(self._attempt_token)
                 session_of_block.reset(self._token)
-        journal, scheduler = self._entered(), self._scheduler
         assert scheduler is not None, "the session was entered"
         self._is_open, self._is_left = False, True
         if self._alarm is not None:
@@ -270,9 +271,9 @@ class Session(RunReference):
                 return
             raise journal.lost()
         draft, status = ending(error, self._pause_reason, self._result_text)
-        wake_at = next_wake(journal.transcript) if status is RunStatus.WAITING else None
-        await journal.write(lambda: [draft], status=status, wake_at=wake_at)
-        if wake_at is not None:
+        await journal.write(lambda: [draft], status=status)
+        wake_at = next_wake(journal.transcript)
+        if status is RunStatus.WAITING and wake_at is not None:
             scheduler.sleep_until(wake_at)
 
     def _entered(self) -> SessionJournal:
@@ -419,7 +420,9 @@ class Session(RunReference):
 
         `TimerCreated` is recorded now, with the note; `TimerFired`, which names its entry, at that moment: by the
         session while it is open; by the app that paused it, or any app that recovers, while it is paused; else when it
-        is opened next. A session that completes or crashes is woken no more until it is opened. Returns the moment.
+        is opened next. A session that completes or crashes is woken no more until it is opened. What a participant asks
+        for, its own process appends while it takes part; the session does, once it has read what others wrote. Returns
+        the moment.
 
         Raises `InvalidValueError` for what is no moment and a note that is no text, `SessionLostError` as `step` does.
         """
@@ -436,8 +439,10 @@ class Session(RunReference):
                 Draft(EntryType.TIMER_CREATED, f'"timer":"wake","ordinal":{transcript.wakes_asked},"due":{due}{noted}')
             ]
 
-        await journal.write(decide)
-        alarm.set()
+        try:
+            await journal.write(decide)
+        finally:  # A caller that is cancelled may have had it recorded.
+            alarm.set()
         return to_datetime(due)
 
     # --- tools --------------------------------------------------------------------------------------------------------
@@ -528,7 +533,7 @@ class Session(RunReference):
         return await self._opened_tools().call_task(task, args, kwargs)
 
     def _opened_tools(self) -> SessionTools:
-        self._open_journal()
+        self._open_journal().check_loop()
         assert self._tools is not None, "the session was entered"
         return self._tools
 

@@ -464,6 +464,40 @@ async def test_a_long_call_of_a_participant_keeps_its_claim_and_is_made_once(tmp
         assert 9 == renewals
 
 
+@pytest.mark.parametrize("passes", range(2, 6))
+async def test_a_participant_keeps_the_claim_of_an_attempt_that_begins_as_it_is_renewed(
+    passes: int, tmp_path: Path
+) -> None:
+    made: list[int] = []
+    clock = ManualClock()
+
+    @satay.task(name="claims.flaky", retries=1, backoff=satay.Backoff(first=9.9, jitter=False))
+    async def flaky() -> str:
+        made.append(len(made))
+        if len(made) == 1:
+            raise OSError
+        await pause(100)
+        return "done"
+
+    async with (
+        two_apps(tmp_path, clock) as (_, app),
+        satay.Session("s") as session,
+        joined(app, session.carrier()) as part,
+    ):
+        call = asyncio.ensure_future(part.call("claims.flaky", flaky, key="k"))
+        await clock.until_idle()
+        clock.jump_to(clock.now() + 9_900_000)
+        for _ in range(passes):  # The second attempt is being recorded.
+            await asyncio.sleep(0)
+        clock.jump_to(clock.now() + 100_000)  # The claim is to be renewed.
+        await clock.advance(60)
+        claim = await session.claim("claims.flaky", {}, key="k")
+        await clock.advance(60)
+
+        assert ("in_progress", "done") == (claim.status, (await call).result)
+        assert 2 == len(made)
+
+
 async def test_a_call_of_a_participant_that_died_is_made_again_once_its_claim_ran_out(tmp_path: Path) -> None:
     made: list[str] = []
     has_begun = asyncio.Event()
@@ -566,6 +600,34 @@ async def test_steps_and_calls_of_a_participant_are_read_by_whoever_has_the_sess
         step = await session.step("mine")
 
         assert ("replayed", 2) == (receipt.status, step.number)
+
+
+async def test_a_session_that_is_paused_is_woken_when_a_participant_has_asked_for_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with two_apps(tmp_path, clock) as (one, other):
+        with used(one):
+            async with satay.Session("s") as session:
+                async with joined(other, session.carrier()) as part:
+                    due = await part.wake_at(3600)
+                session.pause()
+        waiting = (await one.run("s")).wake_at
+        await clock.advance(3600)
+
+        assert due == waiting
+        assert ["SessionPaused", "TimerFired"] == (await types_of(one, "s"))[-2:]
+
+
+async def test_an_open_session_that_has_read_what_a_participant_wrote_wakes_itself_when_that_says(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with two_apps(tmp_path, clock) as (_, app), satay.Session("s") as session:
+        async with joined(app, session.carrier()) as part:
+            await part.wake_at(3600)
+        await session.step("mine")
+        await clock.advance(3600)
+
+        assert ["StepRecorded", "TimerFired"] == (await types_of(app, "s"))[-2:]
 
 
 @pytest.mark.parametrize("part", [3, None, "", "x" * 10_000])

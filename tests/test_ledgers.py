@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import satay
 from satay.errors import (
     CallConflictError,
+    CallInProgressError,
     EncodeError,
     InvalidValueError,
     NeedsDecisionError,
@@ -218,6 +220,21 @@ async def test_a_dedup_field_that_the_tool_does_not_have_is_refused(tmp_path: Pa
         assert ([], ["SessionCreated", "SessionStarted"]) == (outbox.sent, await types_of(app, "s"))
 
 
+async def test_dedup_fields_of_which_a_call_with_keyword_options_has_none_are_refused(tmp_path: Path) -> None:
+    async def post(**options: str) -> None:
+        outbox.note(options["to"])
+
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await session.call("post", post, key="k", dedup_fields=["to", "thread"], to="ada")
+        for fields in (["too"], ["options"]):
+            with pytest.raises(
+                InvalidValueError, match=f"'{fields[0]}', and the tool has no such argument; it has 'to'"
+            ):
+                await session.call("post", post, key="k", dedup_fields=fields, to="bob")
+
+        assert ["ada"] == outbox.sent
+
+
 async def test_calls_without_a_key_are_found_again_when_their_step_is_begun_anew(tmp_path: Path) -> None:
     async def work(session: satay.Session) -> list[str]:
         return [str(await send_in_a_thread(to)) for to in ("ada", "ada", "bob")]
@@ -372,6 +389,23 @@ async def test_any_callable_can_be_a_tool(tmp_path: Path) -> None:
             12,
             "a b",
         ] == results
+
+
+async def test_a_tool_is_the_object_that_is_given_and_not_one_that_equals_it(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Sender:
+        name: str
+        sent: list[str] = field(default_factory=list, compare=False)
+
+        def __call__(self, to: str) -> None:
+            self.sent.append(to)
+
+    one, other = Sender("mail"), Sender("mail")
+    async with open_app(tmp_path), satay.Session("s") as session:
+        await session.call("send", one, "ada")
+        await session.call("send", other, "bob")
+
+    assert (["ada"], ["bob"]) == (one.sent, other.sent)
 
 
 async def test_a_wrapped_callable_is_ledgered_where_it_is_called(tmp_path: Path) -> None:
@@ -796,6 +830,26 @@ async def test_a_tool_that_makes_its_own_call_is_told_so_instead_of_waiting_for_
             await session.call("outer", outer, key="k")
 
         assert 2 == (await types_of(app, "s")).count("TaskFailed")
+
+
+async def test_tools_that_wait_for_each_other_are_told_so_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+    clock = ManualClock(autojump=True, patience_seconds=0.01)
+    have_begun = asyncio.Barrier(2)
+
+    async with open_app(tmp_path, clock=clock), satay.Session("s") as session:
+
+        async def one() -> object:
+            await have_begun.wait()
+            return (await session.call("other", other, key="k")).result
+
+        async def other() -> object:
+            await have_begun.wait()
+            return (await session.call("one", one, key="k")).result
+
+        calls = [session.call("one", one, key="k"), session.call("other", other, key="k")]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert [CallInProgressError] * 2 == [type(one) for one in ended]
 
 
 async def test_values_that_are_pickled_are_read_back_only_where_that_is_allowed(tmp_path: Path) -> None:

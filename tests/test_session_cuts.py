@@ -109,6 +109,12 @@ def test_calls_after_the_step_are_not_kept() -> None:
 
 
 UNREADABLE: Line = (EntryType.TASK_COMPLETED, '{"call":3,"unreadable":"why","result":null}')
+USED = '{"model":"a","input_tokens":0,"output_tokens":0,"cost":0.0}'
+USED_AND_UNREADABLE: Line = (
+    EntryType.TASK_COMPLETED,
+    f'{{"call":3,"usage":[{",".join([USED] * 9)}],"unreadable":"why","result":null}}',
+)
+TOLD_UNREADABLE: Line = (EntryType.TASK_COMPLETED, '{"call":3,"result":{"unreadable":"page 3"}}')
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,15 @@ UNREADABLE: Line = (EntryType.TASK_COMPLETED, '{"call":3,"unreadable":"why","res
         ([claim(0, 1), result(3), step(1), state(1)], ("a", "a"), 1, EXACT, Reproducibility.COMPLETE, None),
         ([claim(0, 1), step(1), state(1)], ("a", "a"), 1, EXACT, Reproducibility.STATE, "fetch:0 was outstanding"),
         ([claim(0, 1), UNREADABLE, step(1), state(1)], ("a", "a"), 1, EXACT, Reproducibility.STATE, "cannot be read"),
+        (
+            [claim(0, 1), USED_AND_UNREADABLE, step(1), state(1)],
+            ("a", "a"),
+            1,
+            EXACT,
+            Reproducibility.STATE,
+            "cannot be read",
+        ),
+        ([claim(0, 1), TOLD_UNREADABLE, step(1), state(1)], ("a", "a"), 1, EXACT, Reproducibility.COMPLETE, None),
         ([step(1), state(1)], ("a", "b"), 1, EXACT, Reproducibility.STATE, "version 'b' now and was 'a'"),
         ([step(1), state(1)], (UNKNOWN_VERSION,) * 2, 1, EXACT, Reproducibility.STATE, "not known"),
         (

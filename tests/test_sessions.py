@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -565,6 +565,38 @@ async def test_a_step_whose_caller_was_cancelled_is_recorded_or_not_and_the_next
         assert (await satay.verify("s")).is_intact
 
 
+async def test_a_session_knows_whether_a_step_was_recorded_whose_caller_was_cancelled(tmp_path: Path) -> None:
+    async with open_app(tmp_path), satay.Session("s", state_fn=lambda: 1) as session:
+        for passes in range(12):
+            step = asyncio.create_task(session.step("cancelled"))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            step.cancel()
+            step.cancel()
+            with suppress(asyncio.CancelledError):
+                await step
+            known = session.last_step
+            following = await session.step("next")
+
+            assert known + 1 == following.number
+
+
+async def test_a_wake_up_whose_caller_was_cancelled_comes_if_it_was_recorded(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock), satay.Session("s"):
+        for passes in range(1, 4):
+            asking = asyncio.create_task(satay.current_session().wake_at(60))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+            await clock.advance(60)
+
+            types = types_of(tmp_path, "s")
+            assert types.count("TimerCreated") == types.count("TimerFired") > 0
+
+
 def snapshots_of(place: Path) -> list[dict[str, Any]]:
     return [json.loads(entry.payload) for entry in History.of(place).entries["s"] if entry.type == "StateRecorded"]
 
@@ -891,6 +923,30 @@ async def test_on_another_event_loop_a_session_is_refused_instead_of_waiting_for
     assert ["SessionStarted", "StepRecorded", "StateRecorded", "SessionCompleted"] == types_of(tmp_path, "s")[1:]
 
 
+async def test_a_call_on_another_event_loop_waits_for_none_and_takes_no_number(tmp_path: Path) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> int:
+        has_begun.set()
+        await may_end.wait()
+        return 1
+
+    async with open_app(tmp_path), satay.Session("s") as session:
+        making = asyncio.create_task(session.call("tool", work, key="k"))
+        await has_begun.wait()
+        for key in ("k", None):
+            with pytest.raises(UsageError, match="on another event loop"):
+                await asyncio.to_thread(asyncio.run, session.call("tool", work, key=key))
+        with pytest.raises(UsageError, match="on another event loop"):
+            await asyncio.to_thread(asyncio.run, session.__aexit__(None, None, None))
+        may_end.set()
+        await making
+        receipt = await session.call("tool", work)
+
+        assert "tool:0" == receipt.call
+    assert "SessionCompleted" == types_of(tmp_path, "s")[-1]
+
+
 async def test_a_participant_ends_nothing_and_writes_nothing_once_the_session_was_left(tmp_path: Path) -> None:
     async with open_app(tmp_path) as app:
         async with satay.Session("s") as session:
@@ -1099,7 +1155,18 @@ async def test_a_fork_inherits_a_wake_up_that_was_to_come(tmp_path: Path) -> Non
             assert ["RunForked", "SessionStarted", "TimerFired"] == types_of(tmp_path, "f")[-3:]
 
 
-@pytest.mark.parametrize("when", [datetime(2026, 1, 1), "soon", None, float("nan"), True])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "when",
+    [
+        datetime(2026, 1, 1),  # noqa: DTZ001
+        "soon",
+        None,
+        float("nan"),
+        True,
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
+    ],
+)
 async def test_what_is_no_moment_is_refused(when: Any, tmp_path: Path) -> None:
     async with open_app(tmp_path), satay.Session("s") as session:
         with pytest.raises(InvalidValueError, match="wake_at"):
