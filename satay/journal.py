@@ -351,6 +351,13 @@ class ReadableJournal(Protocol):
         """The open waits of a run, in call order."""
         ...
 
+    def waited_for(self, run_id: str) -> Awaitable[list[RunRecord]]:
+        """The runs that live and for whose end a run waits, or waits one of them; at most `MAX_PAGE`.
+
+        Only runs that do nothing but wait count as waiting.
+        """
+        ...
+
     def health(self) -> Awaitable[StoreHealth]:
         """How the store is. It reads the whole database."""
         ...

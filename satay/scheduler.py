@@ -243,6 +243,8 @@ class Scheduler:
         """
         self.waiters.tell_all()
         for drive in list(self._drives.values()):
+            for child_id in drive.child_ids():
+                self.stops.note_away(child_id)
             record = await self.journal.record(drive.run_id)
             if record is not None and record.epoch != drive.lease.epoch:
                 drive.stop(
@@ -327,6 +329,14 @@ class Scheduler:
             self.try_again(run_id)
             raise
         await self._lookout.take_over_all([record])
+
+    def child_is_away(self, child_id: str) -> None:
+        """Another process drives a child of a run that is driven here, or one that it shares."""
+        self.stops.note_away(child_id)
+
+    def child_has_ended(self, child_id: str) -> None:
+        """A child has ended, wherever that was."""
+        self.stops.forget(child_id)
 
     def try_again(self, run_id: str) -> None:
         """Take a run over as soon as the journal can be used again."""
@@ -503,7 +513,7 @@ class Scheduler:
                 call.running.cancel()
         if isinstance(error, JournalConflictError):
             log().info("run.lost", run_id=drive.run_id, error=str(error))
-            self.spawn(self._try_again(drive.run_id))
+            self.spawn(self._try_again(drive))
             return
         log().error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
         self.spawn(self._give_back(drive, error))
@@ -569,8 +579,9 @@ class Scheduler:
             self.waiters.note_failure(drive.run_id, error)
             self.stops.tell_above(drive)
 
-    async def _try_again(self, run_id: str) -> None:
+    async def _try_again(self, drive: Drive) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
+        run_id = drive.run_id
         try:
             await self.take_over(run_id)
         except MAY_PASS:
@@ -578,6 +589,7 @@ class Scheduler:
             raise
         finally:
             self.waiters.tell(run_id)
+            self.stops.tell_above(drive)
 
     async def _look_for_messages(self, drive: Drive) -> None:
         drive.forget_landed_messages()

@@ -1828,6 +1828,27 @@ async def test_what_can_be_delivered_is_found_from_a_number_on(journal: Journal)
     assert (highest, []) == await journal.deliverable(highest, 10, T0) == await journal.deliverable(1 << 62, 1, T0)
 
 
+async def test_the_runs_for_which_a_run_waits_are_found_at_any_depth_as_long_as_all_between_wait(
+    journal: Journal,
+) -> None:
+    def on(run_id: str) -> Wait:
+        return Wait(2, CHILD_ENDED, run_id)
+
+    await create_waiting(journal, "top", on("a"), on("b"), on("ended"), on("not there"), Wait(2, "approval", "c"))
+    await create_waiting(journal, "a", on("a1"))
+    await create_waiting(journal, "a1", on("top"))
+    working = await create_waiting(journal, "b", on("b1"))
+    await journal.append(Append(working, entries(3), T0, RunStatus.RUNNING))
+    for run_id in ("b1", "c"):
+        await create(journal, run_id)
+    await end(journal, await create(journal, "ended"))
+
+    assert {"a", "a1", "b"} == set(ids(await journal.waited_for("top")))
+    assert {"top", "a", "b"} == set(ids(await journal.waited_for("a1")))
+    for run_id in ("b", "ended", "nowhere"):
+        assert [] == await journal.waited_for(run_id)
+
+
 @pytest.mark.parametrize("has_lapsed", [False, True])
 async def test_a_message_to_nobody_is_told_to_a_run_that_is_driven_where_the_first_is_not(
     has_lapsed: bool, journal: Journal

@@ -182,6 +182,9 @@ class ReadableSqlite:
     def waits(self, run_id: str) -> "asyncio.Future[list[Wait]]":
         return self._read(reads.waits, run_id)
 
+    def waited_for(self, run_id: str) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.waited_for, run_id)
+
     def health(self) -> "asyncio.Future[StoreHealth]":
         from satay.stores.sqlite_health import store_health
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from satay.collector import collector_paused
 from satay.errors import JournalCorruptError
-from satay.journal import MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
+from satay.journal import CHILD_ENDED, MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
 from satay.model import (
     EXPERIMENT_WORKFLOW,
     SESSION_WORKFLOW,
@@ -202,6 +202,22 @@ def waits(connection: sqlite3.Connection, run_id: str) -> list[Wait]:
         (run_id,),
     )
     return list(map(Wait._make, rows))
+
+
+def waited_for(connection: sqlite3.Connection, run_id: str) -> list[RunRecord]:
+    sql = f"""
+        WITH RECURSIVE below (key) AS (
+            SELECT key FROM runs WHERE run_id = ?
+            UNION
+            SELECT child.key FROM below
+            CROSS JOIN runs AS above ON above.key = below.key AND above.status = 'waiting'
+            CROSS JOIN waits ON waits.run = above.key AND waits.type = '{CHILD_ENDED}'
+            CROSS JOIN runs AS child ON child.run_id = waits.key
+        )
+        SELECT {RUN_COLUMNS} FROM below CROSS JOIN runs ON runs.key = below.key
+        WHERE runs.run_id <> ? AND runs.status IN {LIVE} LIMIT {MAX_PAGE}
+    """
+    return _to_runs(connection.execute(sql, (run_id, run_id)))
 
 
 def messages(connection: sqlite3.Connection, run_id: str, limit: int) -> list[Message]:
