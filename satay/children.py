@@ -57,6 +57,8 @@ class ChildHost(Protocol):
 
     def unpin(self, drive: Drive) -> None: ...
 
+    def stop_child(self, drive: Drive, call: ChildCall) -> None: ...
+
     def child_is_away(self, child_id: str) -> None: ...
 
     def child_has_ended(self, child_id: str) -> None: ...
@@ -96,7 +98,7 @@ class Children:
         except RunExistsError:
             await self._attach(drive, call)
         if drive.calls.get(call.seq) is not call and not drive.is_suspended:
-            await self.stop(drive.run_id, child_id)
+            self._host.stop_child(drive, call)
         self._host.step(drive.child_is_there, call, child_id)
 
     async def _create(self, drive: Drive, call: ChildCall) -> None:

@@ -444,7 +444,15 @@ class Scheduler:
             self.children.start(drive, call)
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
-        self.spawn(self.children.stop(drive.run_id, call.run_id))
+        self.spawn(self._stop_child(drive.run_id, call.run_id))
+
+    async def _stop_child(self, parent_id: str, child_id: str) -> None:
+        while not self.is_closing:  # Then whoever drives the parent next asks the child.
+            try:
+                return await self.children.stop(parent_id, child_id)
+            except MAY_PASS as error:
+                log().warning("child.not_stopped", run_id=child_id, error=str(error))
+                await self._let_pass()
 
     def look_for_messages(self, drive: Drive) -> None:
         if drive.is_suspended:

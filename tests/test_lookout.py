@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import satay
-from satay.errors import ApprovalTimeoutError, JournalConflictError, JournalUnavailableError
+from satay.errors import ApprovalTimeoutError, JournalConflictError, JournalUnavailableError, WorkflowCancelledError
 from satay.model import EntryType
 from satay.testing import Faults, ManualClock, open_app, pause, settle
 from tests.driving import HANG_SECONDS
@@ -129,6 +129,39 @@ async def test_the_run_that_goes_on_in_the_place_of_another_is_driven_though_it_
         await until_done(waiting, clock)
 
         assert "went on" == await waiting
+
+
+@satay.workflow(name="lookout.patient")
+async def patient() -> None:
+    await satay.wait_for_event("nothing")
+
+
+@satay.workflow(name="lookout.giving_up")
+async def giving_up() -> str:
+    child = satay.start_child(patient)
+    await satay.sleep(1.0)
+    child.cancel()
+    await satay.wait_for_event("go")
+    return "gave up"
+
+
+@pytest.mark.parametrize("failing", ["record", "post"])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_child_that_is_given_up_is_cancelled_though_it_could_not_be_asked_at_once(
+    times: int, failing: str, tmp_path: Path
+) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, poll_seconds=0.001) as app:
+        run = await app.start(giving_up, run_id="r")
+        await settle(app)
+        faults.times = {failing: times}
+        await clock.advance(1.0)
+        with pytest.raises(WorkflowCancelledError):
+            await asyncio.wait_for(app.handle("r/lookout.patient:0").result(), HANG_SECONDS)
+
+        assert times == faults.refused
+        await app.send_event("go", run_id="r")
+        assert "gave up" == await run.result()
 
 
 @pytest.mark.parametrize("failing", ["post", "messages"])
