@@ -54,7 +54,7 @@ class Endings:
                     return await self._host.archive.ending(run_id)
                 if record.status == RunStatus.NEEDS_DECISION:
                     await self._refuse_undecided(run_id)
-                self._host.waiters.raise_failure(run_id)
+                await self._raise_failure(record)
                 if record.status == RunStatus.WAITING:
                     await self._look_below(run_id, drive=drive)
                 if not drive and await self._is_nobodys(record):
@@ -105,11 +105,18 @@ class Endings:
         left = left_behind(away, await host.journal.owners(), host.clock.now())
         own = {run_id, *(record.run_id for record in below)}
         for record in away:
-            if record.run_id in left or record.owner == host.owner_id:
-                host.waiters.raise_failure(record.run_id)
+            await self._raise_failure(record)
             if drive and record.run_id in left and record.parent_id in own:
                 with suppress(*MAY_PASS):  # It is looked at again soon.
                     await host.take_over(record.run_id)
+
+    async def _raise_failure(self, record: RunRecord) -> None:
+        """Raise the error with which a run stopped here, unless another process drives it by now."""
+        waiters = self._host.waiters
+        if waiters.has_failed(record.run_id):
+            if record.owner != self._host.owner_id and not await self._is_nobodys(record):
+                waiters.forget_failure(record.run_id)
+            waiters.raise_failure(record.run_id)
 
     async def _refuse_undecided(self, run_id: str) -> None:
         """Raise `NeedsDecisionError` where a run waits for a decision that is not in the inbox."""

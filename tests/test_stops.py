@@ -300,3 +300,24 @@ async def test_a_child_that_another_process_leaves_behind_is_driven_by_who_drive
         await clock.advance(60.0)
 
         assert "slept" == await run.result()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_run_that_stopped_and_goes_on_in_another_process_is_waited_for(depth: int, tmp_path: Path) -> None:
+    await lose(tmp_path, *((above, ("diverging", depth)) if depth else (diverging,)))
+    clock = ManualClock()
+    async with (
+        open_app(tmp_path, clock=clock, poll_seconds=0.001) as app,
+        open_app(tmp_path, clock=clock, seed=1, poll_seconds=0.001) as other,
+    ):
+        with pytest.raises(NondeterminismError):
+            await app.resume("r").result()
+        World.is_changed = False
+        stopped = "r/stops.diverging:0" if depth else "r"
+        await other.resume(stopped)
+        await settle(other)
+        waiting = asyncio.ensure_future(app.handle("r").result())
+        await settle(app)
+        await other.send_event("go on", run_id=stopped)
+
+        assert "went on" == await waiting
