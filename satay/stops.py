@@ -22,7 +22,6 @@ class StopHost(Protocol):
     archive: Archive
     children: Children
     journal: Journal
-    owner_id: str
     waiters: Waiters
 
     @property
@@ -104,11 +103,11 @@ class Stops:
 
     async def _tell(self, run_id: str) -> list[tuple[str, str | None]]:
         """Tell those who wait for a run of one below it; the run and its parent, unless it has ended."""
+        self.note_away(run_id)  # First: perhaps it cannot be read now.
         run = self._host.drive_of(run_id) or await self._host.journal.record(run_id)
         if run is None or (not isinstance(run, Drive) and run.status.is_terminal):
+            self._away.discard(run_id)
             return []
-        if isinstance(run, Drive) or run.owner == self._host.owner_id:
-            self.note_away(run_id)
         self._host.waiters.tell(run_id)
         return [(run_id, run.parent_id)]
 
