@@ -14,7 +14,7 @@ from satay.errors import LeaseHeldError, NeedsDecisionError
 from satay.journal import DECISION, Journal
 from satay.model import SESSION_WORKFLOW, RunRecord, RunStatus
 from satay.processes import is_dead, left_behind
-from satay.stops import Stops, waits_for_decision
+from satay.stops import Stops, descendants, waits_for_decision
 from satay.takeovers import MAY_PASS
 from satay.waiters import Waiters
 
@@ -103,10 +103,10 @@ class Endings:
         if not away:
             return
         left = left_behind(away, await host.journal.owners(), host.clock.now())
-        own = {run_id, *(record.run_id for record in below)}
+        own = descendants(run_id, below)
         for record in away:
             await self._raise_failure(record)
-            if drive and record.run_id in left and record.parent_id in own:
+            if drive and record.run_id in left and record in own:
                 with suppress(*MAY_PASS):  # It is looked at again soon.
                     await host.take_over(record.run_id)
 

@@ -54,7 +54,7 @@ from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave, this_process
 from satay.replay import Divergence, history_of
 from satay.revivals import DriveSettings
-from satay.stops import Stops
+from satay.stops import Stops, descendants
 from satay.takeovers import MAY_PASS, Takeovers
 from satay.threads import DEFAULT_THREADS, ThreadPool
 from satay.waiters import Waiters
@@ -317,9 +317,13 @@ class Scheduler:
         return True
 
     async def retry(self, run_id: str) -> None:
-        """Take a run over, also one that stopped here with an error before."""
+        """Take a run over, also one that stopped here with an error before, or waits for one that did."""
         self.waiters.forget_failure(run_id)
         await self.take_over(run_id)
+        for record in descendants(run_id, await self.journal.waited_for(run_id)):
+            if self.waiters.has_failed(record.run_id):
+                self.waiters.forget_failure(record.run_id)
+                await self.take_over(record.run_id)
 
     async def take_over_quietly(self, run_id: str) -> None:
         """Take a run over if that can be done here; if not, that is no error."""

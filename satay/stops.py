@@ -5,7 +5,7 @@ between do nothing but wait. Some of those may be in no memory, or in that of an
 the journal then.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from satay.archive import Archive
@@ -13,6 +13,7 @@ from satay.children import Children
 from satay.drive import Drive
 from satay.errors import JournalError
 from satay.journal import Journal
+from satay.model import RunRecord
 from satay.waiters import Waiters
 
 
@@ -130,6 +131,18 @@ class Stops:
         """A run has ended, or is driven no more."""
         self._busy.discard(run_id)
         self._away.discard(run_id)
+
+
+def descendants(run_id: str, below: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those of the runs below a run that are its own, and not those of another that it shares."""
+    parents = {record.run_id: record.parent_id for record in below}
+
+    def is_own(id: str | None) -> bool:
+        while id is not None and id != run_id:
+            id = parents.get(id)
+        return id is not None
+
+    return [record for record in below if is_own(record.run_id)]
 
 
 def waits_for_decision(drive: Drive) -> bool:

@@ -193,3 +193,26 @@ async def test_the_end_of_a_time_is_told_once_the_journal_can_be_used_again(fail
         with pytest.raises(ApprovalTimeoutError):
             async with asyncio.timeout(HANG_SECONDS):
                 await run.result()
+
+
+@satay.workflow(name="lookout.above")
+async def above(depth: int) -> str:
+    child = satay.start_child(above, depth - 1) if depth else satay.start_child(sleeping)
+    return await child.result()
+
+
+@pytest.mark.parametrize("max_resident", [0, 4096])
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_run_is_resumed_together_with_the_child_that_could_not_write(
+    depth: int, max_resident: int, tmp_path: Path
+) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, max_resident=max_resident, poll_seconds=0.001) as app:
+        waiting = asyncio.ensure_future(app.start(above, depth, run_id="r").result())
+        await settle(app)
+        faults.times = {"append": 1}
+        await clock.advance(1.0)
+        with pytest.raises(JournalUnavailableError):
+            await waiting
+
+        assert "slept" == await app.resume("r").result()

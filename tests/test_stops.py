@@ -321,3 +321,23 @@ async def test_a_run_that_stopped_and_goes_on_in_another_process_is_waited_for(d
         await other.send_event("go on", run_id=stopped)
 
         assert "went on" == await waiting
+
+
+@pytest.mark.parametrize("max_resident", [0, 3])
+async def test_a_shared_run_that_nobody_drives_is_left_so_by_who_waits_for_the_fork(
+    max_resident: int, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock, seed=1, max_resident=max_resident, poll_seconds=0.001) as app:
+        async with open_app(tmp_path, clock=clock) as other:
+            other.start(source, run_id="s")
+            await settle(other)
+            fork = await app.fork("s", run_id="f", before_task=note, children="share", allow_unfinished=True)
+            waiting = asyncio.ensure_future(fork.result())
+            await settle(app)
+        await asyncio.wait((waiting,), timeout=0.05)
+        await clock.advance(60.0)
+        await asyncio.wait((waiting,), timeout=0.05)
+
+        assert "waiting" == await app.handle("s/stops.napping:0").status()
+        assert await app.resume("s").result() == await waiting
