@@ -229,9 +229,9 @@ class Scheduler:
             try:
                 owner = self._owner()
                 await self.journal.heartbeat(owner)
-                lease_until = owner.expires_at
                 if has_lapsed:
                     await self._stop_lost()
+                lease_until = owner.expires_at  # Last: those that could not be looked at are, after the next beat.
             except JournalError as error:
                 log().warning("lease.not_renewed", owner=self.owner_id, error=str(error))
 

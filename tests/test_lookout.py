@@ -216,3 +216,27 @@ async def test_a_run_is_resumed_together_with_the_child_that_could_not_write(
             await waiting
 
         assert "slept" == await app.resume("r").result()
+
+
+@satay.workflow(name="lookout.waiting")
+async def waiting_for_go() -> str:
+    return str(await satay.wait_for_event("go"))
+
+
+async def test_a_run_that_another_process_took_is_let_go_though_it_could_not_be_read_at_once(tmp_path: Path) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with (
+        open_app(tmp_path, clock=clock, faults=faults, lease_seconds=0.3, poll_seconds=1e6) as app,
+        open_app(tmp_path, clock=clock, seed=1) as other,
+    ):
+        waiting = asyncio.ensure_future(app.start(waiting_for_go, run_id="r").result())
+        await settle(app)
+        faults.is_stalled = True
+        clock.jump_to(clock.now() + 60_000_000)
+        await other.send_event("go", "went", run_id="r")
+        assert "went" == await other.resume("r").result()
+        faults.times = {"record": 1}
+        faults.go_on()
+
+        assert "went" == await waiting
+        assert 1 == faults.refused
