@@ -29,6 +29,7 @@ from satay.definitions import P, Workflow, check_is_workflow, find_workflow, tas
 from satay.errors import (
     AppClosedError,
     InvalidValueError,
+    JournalClosedError,
     JournalError,
     RunConflictError,
     RunEndedError,
@@ -47,6 +48,7 @@ from satay.scheduler import Scheduler, SchedulerSettings
 from satay.settings import Settings
 from satay.signals import TerminationHandler
 from satay.stores.locations import open_journal
+from satay.waiters import closed_meanwhile
 
 if TYPE_CHECKING:
     from satay.laboratory import Experiment, Laboratory
@@ -648,12 +650,15 @@ class App(Reader):
         """
         scheduler = await self._ready()
         run_id = await self._id_of(run_id)
-        while True:
-            ending = await scheduler.endings.wait(run_id, drive=drive)
-            if ending.continued_as is None:
-                break
-            run_id = (await scheduler.archive.latest(ending.continued_as)).run_id
-        return await self._value_of(run_id, ending, codec)
+        try:
+            while True:
+                ending = await scheduler.endings.wait(run_id, drive=drive)
+                if ending.continued_as is None:
+                    break
+                run_id = (await scheduler.archive.latest(ending.continued_as)).run_id
+            return await self._value_of(run_id, ending, codec)
+        except JournalClosedError:  # Whoever waited was about to ask the journal.
+            raise closed_meanwhile(run_id) from None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

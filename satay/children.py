@@ -57,6 +57,12 @@ class ChildHost(Protocol):
 
     def unpin(self, drive: Drive) -> None: ...
 
+    def stop_child(self, drive: Drive, call: ChildCall) -> None: ...
+
+    def child_is_away(self, child_id: str) -> None: ...
+
+    def child_has_ended(self, child_id: str) -> None: ...
+
 
 class Children:
     """Acts on the child calls of the runs that one scheduler drives."""
@@ -92,7 +98,7 @@ class Children:
         except RunExistsError:
             await self._attach(drive, call)
         if drive.calls.get(call.seq) is not call and not drive.is_suspended:
-            await self.stop(drive.run_id, child_id)
+            self._host.stop_child(drive, call)
         self._host.step(drive.child_is_there, call, child_id)
 
     async def _create(self, drive: Drive, call: ChildCall) -> None:
@@ -127,6 +133,8 @@ class Children:
         record = await self._host.archive.record(child_id)
         if record.status.is_terminal:
             await self._deliver(drive, call, child_id, None)
+        else:
+            self._host.child_is_away(child_id)
 
     def sharers_of(self, child_id: str) -> Set[str]:
         """The forks that wait for a run that is not their child."""
@@ -181,8 +189,8 @@ class Children:
             self._refuse(drive, call, child_id, None)
         elif record.status.is_terminal:
             await self._deliver(drive, call, child_id, None)
-        else:
-            await self._host.take_over(child_id)
+        elif await self._host.take_over(child_id) is None:
+            self._host.child_is_away(child_id)
 
     def _refuse(self, drive: Drive, call: ChildCall, child_id: str, taken: int | None) -> None:
         error = RunConflictError(
@@ -200,6 +208,7 @@ class Children:
         The call may have gone on to another run meanwhile; then this end was followed already.
         """
         self._sharers.pop(child_id, None)
+        self._host.child_has_ended(child_id)
         ending = await self._host.archive.ending(child_id)
         if ending.continued_as is not None:
             self._host.step(drive.follow_child, call, child_id, ending.continued_as, taken)

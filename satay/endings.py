@@ -4,6 +4,7 @@ A run that is driven here tells of its end by itself; for one that is driven els
 then.
 """
 
+from contextlib import suppress
 from typing import Protocol
 
 from satay.archive import Archive, Ending
@@ -12,8 +13,9 @@ from satay.drive import Drive
 from satay.errors import LeaseHeldError, NeedsDecisionError
 from satay.journal import DECISION, Journal
 from satay.model import SESSION_WORKFLOW, RunRecord, RunStatus
-from satay.processes import is_dead
-from satay.stops import Stops, waits_for_decision
+from satay.processes import is_dead, left_behind
+from satay.stops import Stops, descendants, waits_for_decision
+from satay.takeovers import MAY_PASS
 from satay.waiters import Waiters
 
 
@@ -39,10 +41,11 @@ class Endings:
         self._poll_seconds = poll_seconds
 
     async def wait(self, run_id: str, *, drive: bool) -> Ending:
-        """Wait until a run has ended. With `drive`, take it over when nobody drives it.
+        """Wait until a run has ended. With `drive`, take it, and its children, over when nobody drives them.
 
-        Raises what keeps the run from going on: `NondeterminismError`, `NeedsDecisionError`, `UnknownWorkflowError`, a
-        `JournalError`, or `LeaseHeldError` where nobody drives the run and `drive` is false.
+        Raises what keeps the run, or a child for which it waits, from going on: `NondeterminismError`,
+        `NeedsDecisionError`, `UnknownWorkflowError`, a `JournalError`, or `LeaseHeldError` where nobody drives the run
+        and `drive` is false.
         """
         while True:
             if self._host.drive_of(run_id) is None:
@@ -51,13 +54,14 @@ class Endings:
                     return await self._host.archive.ending(run_id)
                 if record.status == RunStatus.NEEDS_DECISION:
                     await self._refuse_undecided(run_id)
-                self._host.waiters.raise_failure(run_id)
-                if record.status == RunStatus.WAITING and record.owner == self._host.owner_id:
-                    await self._raise_for_children(run_id)  # First: made anew, it would leave memory again.
-                if drive:
-                    await self._host.take_over(run_id)
-                elif await self._is_nobodys(record):
+                await self._raise_failure(record)
+                if record.status == RunStatus.WAITING:
+                    await self._look_below(run_id, drive=drive)
+                if not drive and await self._is_nobodys(record):
                     raise _driven_by_nobody(record)
+                # One that left memory is made anew when something comes. Before that it would only leave it again.
+                if drive and (record.status != RunStatus.WAITING or record.owner != self._host.owner_id):
+                    await self._host.take_over(run_id)
             ending = await self._wait_for_ending(run_id)
             if ending is not None:
                 return ending
@@ -76,16 +80,43 @@ class Endings:
                     return None
                 seconds = self._poll_seconds
             else:
-                await self._raise_for_children(run_id)
+                for child_id in self._host.stops.undecided_below(run_id):
+                    await self._refuse_undecided(child_id)
+                if self._host.stops.leads_away(run_id):
+                    await self._look_below(run_id, drive=True)
+                    seconds = self._poll_seconds  # Nobody here is told of what becomes of runs that others drive.
                 if self._host.drive_of(run_id) is not driven or waits_for_decision(driven):
                     return None  # Something happened meanwhile, and was told to nobody.
             return await waiters.hear(run_id, news, seconds)
 
-    async def _raise_for_children(self, run_id: str) -> None:
-        """Raise what keeps a child from going on, where a run does nothing but wait."""
-        for child_id in await self._host.stops.below(run_id):
-            self._host.waiters.raise_failure(child_id)
-            await self._refuse_undecided(child_id)
+    async def _look_below(self, run_id: str, *, drive: bool) -> None:
+        """Raise what keeps those from going on for which a run waits, as the journal has it.
+
+        With `drive`, take those over that nobody drives, but for those of other runs, which are shared.
+        """
+        host = self._host
+        below = await host.journal.waited_for(run_id)
+        for record in below:
+            if record.status == RunStatus.NEEDS_DECISION:
+                await self._refuse_undecided(record.run_id)
+        away = [record for record in below if host.drive_of(record.run_id) is None]
+        if not away:
+            return
+        left = left_behind(away, await host.journal.owners(), host.clock.now())
+        own = descendants(run_id, below)
+        for record in away:
+            await self._raise_failure(record)
+            if drive and record.run_id in left and record in own:
+                with suppress(*MAY_PASS):  # It is looked at again soon.
+                    await host.take_over(record.run_id)
+
+    async def _raise_failure(self, record: RunRecord) -> None:
+        """Raise the error with which a run stopped here, unless another process drives it by now."""
+        waiters = self._host.waiters
+        if waiters.has_failed(record.run_id):
+            if record.owner != self._host.owner_id and not await self._is_nobodys(record):
+                waiters.forget_failure(record.run_id)
+            waiters.raise_failure(record.run_id)
 
     async def _refuse_undecided(self, run_id: str) -> None:
         """Raise `NeedsDecisionError` where a run waits for a decision that is not in the inbox."""

@@ -224,7 +224,8 @@ class Posted(NamedTuple):
 
     `id` is None where an equal `event_id` had been posted to the same receiver before. `receiver` is the run it can be
     delivered to now: the addressee if it waits for the message, else the first run that waits, else None. `driven` is
-    the same among the runs that have a driver, where that is another one: the first may be left to itself.
+    the same among the runs that have a driver whose lease has not run out, where that is another one: the first may be
+    left to itself.
     """
 
     id: int | None
@@ -353,15 +354,22 @@ class ReadableJournal(Protocol):
         """
         ...
 
-    def deliverable(self, after: int, limit: int) -> Awaitable[tuple[int, list[RunRecord]]]:
+    def deliverable(self, after: int, limit: int, now: int) -> Awaitable[tuple[int, list[RunRecord]]]:
         """The runs that messages with an id above `after` can be delivered to now, and the highest id there is.
 
-        They are those of which `Posted` tells, also the first that is driven.
+        They are those of which `Posted` tells, also the first that is driven at `now`.
         """
         ...
 
     def waits(self, run_id: str) -> Awaitable[list[Wait]]:
         """The open waits of a run, in call order."""
+        ...
+
+    def waited_for(self, run_id: str) -> Awaitable[list[RunRecord]]:
+        """The runs that live and for whose end a run waits, or waits one of them; at most `MAX_PAGE`.
+
+        Only runs that do nothing but wait count as waiting.
+        """
         ...
 
     def health(self) -> Awaitable[StoreHealth]:

@@ -64,7 +64,7 @@ class Lookout:
     async def open(self) -> None:
         """Pass over the messages of before, unless what nobody took while its run had no driver is for this process."""
         if not self._recovers:
-            self._seen_message, _ = await self._host.journal.deliverable(1 << 62, 1)
+            self._seen_message, _ = await self._host.journal.deliverable(1 << 62, 1, self._host.clock.now())
 
     async def keep_looking(self) -> None:
         """Find what other processes left in the journal: messages for runs of this one, and runs whose driver died."""
@@ -152,7 +152,7 @@ class Lookout:
             self._reviewed_message = through if through < self._seen_message else 0
 
     async def _wake_receivers(self, after: int) -> int:
-        through, receivers = await self._host.journal.deliverable(after, RECEIVERS_PER_LOOK)
+        through, receivers = await self._host.journal.deliverable(after, RECEIVERS_PER_LOOK, self._host.clock.now())
         for record in receivers:
             self.wake_for_message(record)
         await self._retire_dead({record.owner for record in receivers})

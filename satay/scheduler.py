@@ -53,7 +53,7 @@ from satay.origin import Origin, workflow_created
 from satay.processes import enter, is_dead, leave
 from satay.replay import Divergence, history_of
 from satay.revivals import DriveSettings
-from satay.stops import Stops
+from satay.stops import Stops, descendants
 from satay.takeovers import MAY_PASS, Takeovers
 from satay.tenure import Tenure
 from satay.threads import DEFAULT_THREADS, ThreadPool
@@ -243,6 +243,8 @@ class Scheduler:
         """
         self.waiters.tell_all()
         for drive in list(self._drives.values()):
+            for child_id in drive.child_ids():
+                self.stops.note_away(child_id)
             record = await self.journal.record(drive.run_id)
             if record is not None and record.epoch != drive.lease.epoch:
                 drive.stop(
@@ -317,9 +319,13 @@ class Scheduler:
         return True
 
     async def retry(self, run_id: str) -> None:
-        """Take a run over, also one that stopped here with an error before."""
+        """Take a run over, also one that stopped here with an error before, or waits for one that did."""
         self.waiters.forget_failure(run_id)
         await self.take_over(run_id)
+        for record in descendants(run_id, await self.journal.waited_for(run_id)):
+            if self.waiters.has_failed(record.run_id):
+                self.waiters.forget_failure(record.run_id)
+                await self.take_over(record.run_id)
 
     async def take_over_quietly(self, run_id: str) -> None:
         """Take a run over if that can be done here; if not, that is no error."""
@@ -329,6 +335,14 @@ class Scheduler:
             self.try_again(run_id)
             raise
         await self._lookout.take_over_all([record])
+
+    def child_is_away(self, child_id: str) -> None:
+        """Another process drives a child of a run that is driven here, or one that it shares."""
+        self.stops.note_away(child_id)
+
+    def child_has_ended(self, child_id: str) -> None:
+        """A child has ended, wherever that was."""
+        self.stops.forget(child_id)
 
     def try_again(self, run_id: str) -> None:
         """Take a run over as soon as the journal can be used again."""
@@ -436,7 +450,15 @@ class Scheduler:
             self.children.start(drive, call)
 
     def stop_child(self, drive: Drive, call: ChildCall) -> None:
-        self.spawn(self.children.stop(drive.run_id, call.run_id))
+        self.spawn(self._stop_child(drive.run_id, call.run_id))
+
+    async def _stop_child(self, parent_id: str, child_id: str) -> None:
+        while not self.is_closing:  # Then whoever drives the parent next asks the child.
+            try:
+                return await self.children.stop(parent_id, child_id)
+            except MAY_PASS as error:
+                log().warning("child.not_stopped", run_id=child_id, error=str(error))
+                await self._let_pass()
 
     def look_for_messages(self, drive: Drive) -> None:
         if drive.is_suspended:
@@ -505,7 +527,7 @@ class Scheduler:
                 call.running.cancel()
         if isinstance(error, JournalConflictError):
             log().info("run.lost", run_id=drive.run_id, error=str(error))
-            self.spawn(self._try_again(drive.run_id))
+            self.spawn(self._try_again(drive))
             return
         log().error("run.stopped", run_id=drive.run_id, workflow=drive.workflow, error=str(error))
         self.spawn(self._give_back(drive, error))
@@ -571,8 +593,9 @@ class Scheduler:
             self.waiters.note_failure(drive.run_id, error)
             self.stops.tell_above(drive)
 
-    async def _try_again(self, run_id: str) -> None:
+    async def _try_again(self, drive: Drive) -> None:
         """A drive lost its run to another writer; if nobody has it now, go on with what the journal holds."""
+        run_id = drive.run_id
         try:
             await self.take_over(run_id)
         except MAY_PASS:
@@ -580,6 +603,7 @@ class Scheduler:
             raise
         finally:
             self.waiters.tell(run_id)
+            self.stops.tell_above(drive)
 
     async def _look_for_messages(self, drive: Drive) -> None:
         drive.forget_landed_messages()

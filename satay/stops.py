@@ -1,17 +1,19 @@
 """Which runs cannot go on, and who above them is to hear of it: their parents, and the forks that share them.
 
 A run stops with an error, or waits for somebody's decision. Whoever waits for a run above it is told so once all runs
-between do nothing but wait. Some of those may have left memory; what they wait for is in the journal then.
+between do nothing but wait. Some of those may be in no memory, or in that of another process; what they wait for is in
+the journal then.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from satay.archive import Archive
 from satay.children import Children
 from satay.drive import Drive
 from satay.errors import JournalError
-from satay.journal import CHILD_ENDED, Journal
+from satay.journal import Journal
+from satay.model import RunRecord
 from satay.waiters import Waiters
 
 
@@ -31,54 +33,47 @@ class StopHost(Protocol):
 
 
 class Stops:
-    """The stopped runs of one scheduler, and the ways that lead down to them.
+    """The ways that lead down from the runs of one scheduler to runs that cannot go on.
 
-    `_below` holds, by the id of a run that left memory, the runs it waited for that were stopped, or above one that
-    was. It may hold some for which it waits no more.
+    `_away` holds runs that are not in memory here and of which the journal has to be asked: those that stopped or that
+    others drive, and those through which a way leads to one. It may hold some of which it need not be asked any more.
     """
 
     def __init__(self, host: StopHost) -> None:
         self._host = host
         self._busy: set[str] = set()
-        self._undecided: set[str] = set()
-        self._below: dict[str, set[str]] = {}
+        self._away: set[str] = set()
 
-    def is_undecided(self, run_id: str) -> bool:
-        """Whether a run waits for a decision. One that left memory may have been decided by another process."""
-        drive = self._host.drive_of(run_id)
-        return run_id in self._undecided if drive is None else waits_for_decision(drive)
+    def undecided_below(self, run_id: str) -> list[str]:
+        """The descendants that wait for a decision, where all between are in memory and do nothing but wait.
 
-    async def below(self, run_id: str) -> list[str]:
-        """The descendants that cannot go on, where all between do nothing but wait; `tell_of_rest` tells of others."""
+        `tell_of_rest` tells of others.
+        """
         found: list[str] = []
         pending = [run_id]
         while pending:
-            child_ids = await self._waited_for(pending.pop())
-            found += filter(self._is_stopped, child_ids)
-            pending += child_ids
+            drive = self._host.drive_of(pending.pop())
+            if drive is None:
+                continue
+            if waits_for_decision(drive):
+                found.append(drive.run_id)
+            if drive.active or not drive.is_still:
+                self._busy.add(drive.run_id)
+            else:
+                pending += drive.child_ids()
         return found
 
-    async def _waited_for(self, run_id: str) -> list[str]:
-        child_ids = self._ways_down(run_id)
-        if not child_ids or self._host.drive_of(run_id) is not None:
-            return child_ids
-        waits = {wait.key for wait in await self._host.journal.waits(run_id) if wait.type == CHILD_ENDED}
-        given_up = set(child_ids) - waits
-        if given_up and run_id in self._below:
-            self._below[run_id] -= given_up
-        return [child_id for child_id in child_ids if child_id in waits]
-
-    def _ways_down(self, run_id: str) -> list[str]:
-        drive = self._host.drive_of(run_id)
-        if drive is None:
-            return list(self._below.get(run_id, ()))
-        if drive.active or not drive.is_still:
-            self._busy.add(run_id)
-            return []
-        return drive.child_ids()
-
-    def _is_stopped(self, run_id: str) -> bool:
-        return self._host.waiters.has_failed(run_id) or self.is_undecided(run_id)
+    def leads_away(self, run_id: str) -> bool:
+        """Whether the journal has to be asked what keeps those from going on for which a run waits."""
+        pending = [run_id]
+        while pending:
+            below_id = pending.pop()
+            drive = self._host.drive_of(below_id)
+            if drive is not None:
+                pending += drive.child_ids()
+            elif below_id in self._away:
+                return True
+        return False
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -86,18 +81,9 @@ class Stops:
         """A run does nothing but wait, for now: whoever found it busy is told of what keeps a child from going on."""
         if drive.run_id in self._busy and drive.is_still:
             self._busy.discard(drive.run_id)
-            if self._has_stopped_below(drive.run_id):
+            if self.leads_away(drive.run_id) or self.undecided_below(drive.run_id):
                 self._host.waiters.tell(drive.run_id)
                 self.tell_above(drive)
-
-    def _has_stopped_below(self, run_id: str) -> bool:
-        pending = [run_id]
-        while pending:
-            child_ids = self._ways_down(pending.pop())
-            if any(map(self._is_stopped, child_ids)):
-                return True
-            pending += child_ids
-        return False
 
     def tell_above(self, drive: Drive) -> None:
         """Those who wait for the runs above a run also want to know what keeps it from going on."""
@@ -106,44 +92,57 @@ class Stops:
 
     async def _tell_above(self, drive: Drive) -> None:
         pending = [(drive.run_id, drive.parent_id)]
+        self.note_away(drive.run_id)
         try:
             while pending and not self._host.is_closing:
                 run_id, parent_id = pending.pop()
                 for above_id in (*self._host.children.sharers_of(run_id), parent_id):
                     if above_id is not None:
-                        pending += await self._lead_down(above_id, run_id)
+                        pending += await self._tell(above_id)
         except JournalError:  # Whoever waits for a run that could not be read looks by himself.
             self._host.waiters.tell_all()
 
-    async def _lead_down(self, above_id: str, run_id: str) -> list[tuple[str, str | None]]:
+    async def _tell(self, run_id: str) -> list[tuple[str, str | None]]:
         """Tell those who wait for a run of one below it; the run and its parent, unless it has ended."""
-        above = self._host.drive_of(above_id) or await self._host.journal.record(above_id)
-        if above is None or (not isinstance(above, Drive) and above.status.is_terminal):
+        self.note_away(run_id)  # First: perhaps it cannot be read now.
+        run = self._host.drive_of(run_id) or await self._host.journal.record(run_id)
+        if run is None or (not isinstance(run, Drive) and run.status.is_terminal):
+            self._away.discard(run_id)
             return []
-        self._below.setdefault(above_id, set()).add(run_id)
-        self._host.waiters.tell(above_id)
-        return [(above_id, above.parent_id)]
+        self._host.waiters.tell(run_id)
+        return [(run_id, run.parent_id)]
 
     # --- what becomes of the runs -------------------------------------------------------------------------------------
 
+    def note_away(self, run_id: str) -> None:
+        """A run is perhaps driven by others, or by nobody; or it waits for one that is."""
+        if self._host.drive_of(run_id) is None:
+            self._away.add(run_id)
+
     def evicted(self, drive: Drive) -> None:
-        """A run that only waits leaves memory: keep what it needs to be known of it."""
+        """A run that only waits leaves memory."""
         run_id = drive.run_id
-        if drive.is_undecided:
-            self._undecided.add(run_id)
+        if self.undecided_below(run_id) or self.leads_away(run_id):
+            self._away.add(run_id)
         else:
-            self._undecided.discard(run_id)
-        below = {child for child in drive.child_ids() if self._is_stopped(child) or child in self._below}
-        if below:
-            self._below[run_id] = below
-        else:
-            self._below.pop(run_id, None)
+            self._away.discard(run_id)
 
     def forget(self, run_id: str) -> None:
         """A run has ended, or is driven no more."""
         self._busy.discard(run_id)
-        self._undecided.discard(run_id)
-        self._below.pop(run_id, None)
+        self._away.discard(run_id)
+
+
+def descendants(run_id: str, below: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those of the runs below a run that are its own, and not those of another that it shares."""
+    parents = {record.run_id: record.parent_id for record in below}
+
+    def is_own(id: str | None) -> bool:
+        while id is not None and id != run_id:
+            id = parents.get(id)
+        return id is not None
+
+    return [record for record in below if is_own(record.run_id)]
 
 
 def waits_for_decision(drive: Drive) -> bool:

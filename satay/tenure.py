@@ -21,7 +21,7 @@ HEARTBEATS_PER_LEASE: Final = 3
 
 
 class Tenure:
-    """The lease of one owner. `on_lapse` is told after it had lapsed and was renewed: others may have taken over.
+    """The lease of one owner. Whoever keeps it tells `on_lapse` where it had lapsed: others may have taken over.
 
     `lapses` counts how often that was.
     """
@@ -41,6 +41,7 @@ class Tenure:
         self._on_lapse = on_lapse
         self._until: int | None = None
         self._renewal = asyncio.Lock()
+        self._is_to_be_told = False
         self.lapses = 0
 
     def is_unbroken_since(self, lapses: int) -> bool:
@@ -63,9 +64,8 @@ class Tenure:
             owner = this_process(self._owner_id, self._clock.now() + round(self._lease_seconds * MICROSECONDS))
             await self._journal.heartbeat(owner)
             self.lapses += has_lapsed
+            self._is_to_be_told |= has_lapsed
             self._until = owner.expires_at
-        if has_lapsed:
-            await self._on_lapse()
 
     async def keep(self) -> None:
         """Renew the lease again and again."""
@@ -73,5 +73,8 @@ class Tenure:
             await asyncio.sleep(self._lease_seconds / HEARTBEATS_PER_LEASE)
             try:
                 await self.renew()
+                if self._is_to_be_told:
+                    await self._on_lapse()
+                    self._is_to_be_told = False  # Last: where that failed it is told after the next beat.
             except JournalError as error:
                 log().warning("lease.not_renewed", owner=self._owner_id, error=str(error))

@@ -50,7 +50,7 @@ class Waiters:
             await asyncio.wait((news,), timeout=seconds)
         ending = news.result() if news.done() else None
         if ending is None and self._is_closed:
-            raise AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")
+            raise closed_meanwhile(run_id)
         return ending
 
     def next_entry(self, run_id: str) -> "asyncio.Future[None]":
@@ -100,3 +100,8 @@ class Waiters:
         """Nothing more will come."""
         self._is_closed = True
         self.tell_all()
+
+
+def closed_meanwhile(run_id: str) -> AppClosedError:
+    """The error for whoever waits for a run when the app closes."""
+    return AppClosedError(f"the app was closed while the result of run {run_id!r} was awaited; resume the run")

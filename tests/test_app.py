@@ -551,6 +551,40 @@ def test_a_handle_that_does_not_drive_says_when_nobody_does(tmp_path: Path) -> N
     in_loop(run())
 
 
+class HeldAnswers(Faults):
+    """Keeps the answer back that the journal gave about a run, once it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.go_ahead = asyncio.Event(), asyncio.Event()
+
+    def pass_on(self, name: str, call: Callable[[], Any], args: tuple[Any, ...]) -> "asyncio.Future[Any]":
+        answer = super().pass_on(name, call, args)
+        return asyncio.ensure_future(self._hold_back(answer)) if name == "record" else answer
+
+    async def _hold_back(self, answer: "asyncio.Future[Any]") -> Any:
+        record = await answer
+        self.is_asked.set()
+        await self.go_ahead.wait()
+        return record
+
+
+def test_who_asks_for_the_result_of_a_run_when_the_app_closes_is_told_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        faults = HeldAnswers()
+        async with open_app(tmp_path, clock=ManualClock()) as other:
+            await other.start(waits, run_id="r")
+            async with open_app(tmp_path, clock=ManualClock(), faults=faults) as app:
+                waiting = asyncio.create_task(app.handle("r").result())
+                await faults.is_asked.wait()
+            faults.go_ahead.set()
+
+            with pytest.raises(AppClosedError, match="the result of run 'r' was awaited; resume the run"):
+                await waiting
+
+    in_loop(run())
+
+
 def test_the_result_of_a_run_that_an_app_leaves_open_is_refused_when_it_closes(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_app(tmp_path, clock=ManualClock()) as app:

@@ -147,6 +147,10 @@ class Nursery:
     def unpin(self, drive: Drive) -> None:
         drive.pins -= 1
 
+    def child_is_away(self, child_id: str) -> None: ...
+
+    def child_has_ended(self, child_id: str) -> None: ...
+
     # --- what the drive of the parent asks for
 
     def start_child(self, drive: Drive, call: ChildCall) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,29 @@ async def test_an_event_is_not_left_to_a_run_that_nobody_drives(
         await (app if sends == "the driver" else other).send_event("job", "done")
 
         assert "done" == await run.result()
+
+
+@pytest.mark.parametrize("sends", ["the driver", "another process"])
+async def test_an_event_is_not_left_to_a_run_whose_driver_stands_still_beyond_its_lease(
+    sends: str, tmp_path: Path
+) -> None:
+    faults, later = Faults(), ManualClock(datetime(2100, 1, 1, tzinfo=UTC))
+    async with (
+        open_app(tmp_path, clock=ManualClock(), faults=faults, lease_seconds=60.0) as stopped,
+        open_app(tmp_path, clock=later, poll_seconds=0.001) as app,
+        open_app(tmp_path, clock=later, seed=1) as other,
+    ):
+        stopped.start(taker, run_id="left")
+        await settle(stopped)
+        faults.is_stalled = True
+        run = app.start(taker, run_id="r")
+        await settle(app)
+        await (app if sends == "the driver" else other).send_event("job", "done")
+
+        assert "done" == await run.result()
+        faults.go_on()
+        await app.send_event("job", "done as well")
+        assert "done as well" == await stopped.handle("left").result()
 
 
 class SlowTaker(Faults):

@@ -575,7 +575,7 @@ async def test_nobody_picks_an_experiment_up(journal: Journal) -> None:
     for type in ("approval", CANCEL_REQUESTED):
         with pytest.raises(RunNotFoundError, match=r"'x~experiment'.*is an experiment"):
             await post(journal, "x~experiment", type)
-    assert (0, []) == await journal.deliverable(0, 10)
+    assert (0, []) == await journal.deliverable(0, 10, T0)
     assert before == await record(journal, "x~experiment")
 
 
@@ -1804,7 +1804,7 @@ async def test_the_numbers_of_messages_rise_for_ever(journal: Journal) -> None:
 
 
 async def test_what_can_be_delivered_is_found_from_a_number_on(journal: Journal) -> None:
-    assert (0, []) == await journal.deliverable(0, 10)
+    assert (0, []) == await journal.deliverable(0, 10, T0)
 
     await create_waiting(journal, "r1", Wait(2, "approval", None))
     await create_waiting(journal, "r2", Wait(2, "other", None))
@@ -1821,15 +1821,41 @@ async def test_what_can_be_delivered_is_found_from_a_number_on(journal: Journal)
     assert highest is not None
     assert second is not None
 
-    through, found = await journal.deliverable(0, 10)
+    through, found = await journal.deliverable(0, 10, T0)
     assert (highest, ["r1", "r2", "r3"]) == (through, ids(found))
-    through, found = await journal.deliverable(second, 10)
+    through, found = await journal.deliverable(second, 10, T0)
     assert (highest, ["r3"]) == (through, ids(found))
-    assert (highest, []) == await journal.deliverable(highest, 10) == await journal.deliverable(1 << 62, 1)
+    assert (highest, []) == await journal.deliverable(highest, 10, T0) == await journal.deliverable(1 << 62, 1, T0)
 
 
-async def test_a_message_to_nobody_is_told_to_a_run_that_is_driven_where_the_first_is_not(journal: Journal) -> None:
+async def test_the_runs_for_which_a_run_waits_are_found_at_any_depth_as_long_as_all_between_wait(
+    journal: Journal,
+) -> None:
+    def on(run_id: str) -> Wait:
+        return Wait(2, CHILD_ENDED, run_id)
+
+    await create_waiting(journal, "top", on("a"), on("b"), on("ended"), on("not there"), Wait(2, "approval", "c"))
+    await create_waiting(journal, "a", on("a1"))
+    await create_waiting(journal, "a1", on("top"))
+    working = await create_waiting(journal, "b", on("b1"))
+    await journal.append(Append(working, entries(3), T0, RunStatus.RUNNING))
+    for run_id in ("b1", "c"):
+        await create(journal, run_id)
+    await end(journal, await create(journal, "ended"))
+
+    assert {"a", "a1", "b"} == set(ids(await journal.waited_for("top")))
+    assert {"top", "a", "b"} == set(ids(await journal.waited_for("a1")))
+    for run_id in ("b", "ended", "nowhere"):
+        assert [] == await journal.waited_for(run_id)
+
+
+@pytest.mark.parametrize("has_lapsed", [False, True])
+async def test_a_message_to_nobody_is_told_to_a_run_that_is_driven_where_the_first_is_not(
+    has_lapsed: bool, journal: Journal
+) -> None:
     await create_waiting(journal, "left", Wait(2, "approval", None), owner="gone")
+    if has_lapsed:
+        await journal.heartbeat(Owner("gone", "h", 1, "t", T0 - 1))
     for n in (1, 2):
         await create_waiting(journal, f"driven{n}", Wait(2, "approval", None))
 
@@ -1837,7 +1863,7 @@ async def test_a_message_to_nobody_is_told_to_a_run_that_is_driven_where_the_fir
     await journal.heartbeat(Owner("o1", "h", 1, "t", T0))
     earlier = await post(journal, None, event_id="m1")
     again = await post(journal, None, event_id="m1")
-    _, found = await journal.deliverable(0, 10)
+    _, found = await journal.deliverable(0, 10, T0)
 
     assert ("left", None) == (receiver(nobody), nobody.driven)
     for posted in (earlier, again):
@@ -1855,7 +1881,7 @@ async def test_whoever_goes_on_from_the_number_of_a_short_page_misses_nothing(jo
 
     after, seen = 0, list[str]()
     for _ in range(3):
-        after, found = await journal.deliverable(after, 2)
+        after, found = await journal.deliverable(after, 2, T0)
         seen += ids(found)
 
     assert [f"r{n}" for n in range(5)] == seen
@@ -1868,7 +1894,7 @@ async def test_what_was_taken_cannot_be_delivered_any_more(journal: Journal) -> 
 
     await journal.append(Append(lease, entries(3), T0, taken=taken))
 
-    assert (max(taken), []) == await journal.deliverable(0, 10)
+    assert (max(taken), []) == await journal.deliverable(0, 10, T0)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

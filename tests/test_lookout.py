@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import satay
-from satay.errors import ApprovalTimeoutError, JournalConflictError, JournalUnavailableError
+from satay.errors import ApprovalTimeoutError, JournalConflictError, JournalUnavailableError, WorkflowCancelledError
 from satay.model import EntryType
 from satay.testing import Faults, ManualClock, open_app, pause, settle
 from tests.driving import HANG_SECONDS
@@ -131,6 +131,39 @@ async def test_the_run_that_goes_on_in_the_place_of_another_is_driven_though_it_
         assert "went on" == await waiting
 
 
+@satay.workflow(name="lookout.patient")
+async def patient() -> None:
+    await satay.wait_for_event("nothing")
+
+
+@satay.workflow(name="lookout.giving_up")
+async def giving_up() -> str:
+    child = satay.start_child(patient)
+    await satay.sleep(1.0)
+    child.cancel()
+    await satay.wait_for_event("go")
+    return "gave up"
+
+
+@pytest.mark.parametrize("failing", ["record", "post"])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_child_that_is_given_up_is_cancelled_though_it_could_not_be_asked_at_once(
+    times: int, failing: str, tmp_path: Path
+) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, poll_seconds=0.001) as app:
+        run = await app.start(giving_up, run_id="r")
+        await settle(app)
+        faults.times = {failing: times}
+        await clock.advance(1.0)
+        with pytest.raises(WorkflowCancelledError):
+            await asyncio.wait_for(app.handle("r/lookout.patient:0").result(), HANG_SECONDS)
+
+        assert times == faults.refused
+        await app.send_event("go", run_id="r")
+        assert "gave up" == await run.result()
+
+
 @pytest.mark.parametrize("failing", ["post", "messages"])
 async def test_the_end_of_a_time_is_not_told_without_a_pause_to_a_journal_that_cannot_be_used(
     failing: str, tmp_path: Path
@@ -160,3 +193,50 @@ async def test_the_end_of_a_time_is_told_once_the_journal_can_be_used_again(fail
         with pytest.raises(ApprovalTimeoutError):
             async with asyncio.timeout(HANG_SECONDS):
                 await run.result()
+
+
+@satay.workflow(name="lookout.above")
+async def above(depth: int) -> str:
+    child = satay.start_child(above, depth - 1) if depth else satay.start_child(sleeping)
+    return await child.result()
+
+
+@pytest.mark.parametrize("max_resident", [0, 4096])
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_run_is_resumed_together_with_the_child_that_could_not_write(
+    depth: int, max_resident: int, tmp_path: Path
+) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with open_app(tmp_path, clock=clock, faults=faults, max_resident=max_resident, poll_seconds=0.001) as app:
+        waiting = asyncio.ensure_future(app.start(above, depth, run_id="r").result())
+        await settle(app)
+        faults.times = {"append": 1}
+        await clock.advance(1.0)
+        with pytest.raises(JournalUnavailableError):
+            await waiting
+
+        assert "slept" == await app.resume("r").result()
+
+
+@satay.workflow(name="lookout.waiting")
+async def waiting_for_go() -> str:
+    return str(await satay.wait_for_event("go"))
+
+
+async def test_a_run_that_another_process_took_is_let_go_though_it_could_not_be_read_at_once(tmp_path: Path) -> None:
+    faults, clock = Failing(), ManualClock()
+    async with (
+        open_app(tmp_path, clock=clock, faults=faults, lease_seconds=0.3, poll_seconds=1e6) as app,
+        open_app(tmp_path, clock=clock, seed=1) as other,
+    ):
+        waiting = asyncio.ensure_future(app.start(waiting_for_go, run_id="r").result())
+        await settle(app)
+        faults.is_stalled = True
+        clock.jump_to(clock.now() + 60_000_000)
+        await other.send_event("go", "went", run_id="r")
+        assert "went" == await other.resume("r").result()
+        faults.times = {"record": 1}
+        faults.go_on()
+
+        assert "went" == await waiting
+        assert 1 == faults.refused

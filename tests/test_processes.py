@@ -91,7 +91,7 @@ GATED = """
 import asyncio, sys
 from pathlib import Path
 import satay
-from tests.programs.workload import gated, waiting
+from tests.programs.workload import gated, guarding, waiting
 
 async def main():
     place = Path(sys.argv[1])
@@ -212,6 +212,32 @@ def test_a_message_for_a_run_of_a_process_that_stopped_is_delivered_by_another(i
             assert "['came', 2]" == other.end(PATIENCE_SECONDS / 2).last_line
 
     check_well_formed(read_history(tmp_path))
+
+
+def test_a_child_whose_process_dies_is_driven_on_by_who_waits_for_its_parent_in_another(tmp_path: Path) -> None:
+    start = 'await app.start(guarding, str(place / "gate"), run_id="top").result()'
+    hold = 'await app.resume("top/workload.gated:0").result()'
+    wait = 'print(await app.resume("top").result(), flush=True)'
+    with start_gated(tmp_path, start, lease=UNENDING_LEASE_SECONDS) as first:
+        wait_for_attempt(tmp_path)
+        first.kill()
+    with start_gated(tmp_path, hold, lease=UNENDING_LEASE_SECONDS) as second:
+        wait_for_attempt(tmp_path, attempts=2)
+        with start_gated(tmp_path, wait, lease=UNENDING_LEASE_SECONDS) as third:
+            wait_until(lambda: ("top", RunStatus.WAITING, third.pid) in holders_of(tmp_path))
+            second.kill()
+            open_gate(tmp_path)
+            assert RESULT == third.end().last_line
+
+    check_well_formed(read_history(tmp_path))
+
+
+def holders_of(place: Path) -> list[tuple[str, str, int]]:
+    connection = sqlite3.connect(place / "satay.db")
+    try:
+        return connection.execute("SELECT run_id, status, pid FROM runs JOIN owners ON owners.id = owner").fetchall()
+    finally:
+        connection.close()
 
 
 def statuses_of(place: Path) -> list[str]:

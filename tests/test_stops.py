@@ -78,7 +78,7 @@ async def push_out(app: AppUnderTest, count: int) -> None:
 
 async def lose(place: Path, workflow: satay.Workflow[..., str], *input: object) -> None:
     """A process dies while everything waits; the code is another one from then on."""
-    async with open_app(place) as app:
+    async with open_app(place, clock=ManualClock()) as app:
         app.start(workflow, *input, run_id="r")
         await settle(app)
         await abandon(app)
@@ -230,3 +230,114 @@ async def test_a_child_that_left_memory_and_was_decided_about_elsewhere_is_waite
         await other.decide("r/stops.paying:0", value="paid")
 
         assert "paid" == await app.handle("r").result()
+
+
+@pytest.mark.parametrize("who_waits", ["the driver of the parent", "a third process"])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("is_waiting_before", [False, True])
+async def test_a_child_that_waits_for_a_decision_in_another_process_is_told_of(
+    is_waiting_before: bool, depth: int, who_waits: str, tmp_path: Path
+) -> None:
+    await lose(tmp_path, above, ("paying", depth))
+    clock = ManualClock()
+    async with (
+        open_app(tmp_path, clock=clock, poll_seconds=0.001) as other,
+        open_app(tmp_path, clock=clock, seed=1, poll_seconds=0.001) as app,
+        open_app(tmp_path, clock=clock, seed=2, poll_seconds=0.001) as third,
+    ):
+        waiter = app if who_waits == "the driver of the parent" else third
+        leaf = "r" + "/stops.above:0" * (depth - 1) + "/stops.paying:0"
+        if not is_waiting_before:
+            await other.resume(leaf)
+            await settle(other)
+        await app.resume("r")
+        waiting = asyncio.ensure_future(waiter.handle("r").result())
+
+        with pytest.raises(NeedsDecisionError, match=leaf):
+            await waiting
+        await third.decide(leaf, value="paid")
+        assert "paid" == await waiter.handle("r").result()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_child_that_stops_in_another_process_is_told_of(depth: int, tmp_path: Path) -> None:
+    clock = ManualClock()
+    await lose(tmp_path, above_napping, depth)
+    World.is_changed = False
+    async with (
+        open_app(tmp_path, clock=clock, max_resident=0, poll_seconds=0.001) as other,
+        open_app(tmp_path, clock=clock, seed=1, poll_seconds=0.001) as app,
+    ):
+        child_id = "r/stops.napping:0" if depth == 1 else "r/stops.above_napping:0"
+        await other.resume(child_id)
+        await settle(other)
+        run = await app.resume("r")
+        waiting = asyncio.ensure_future(run.result())
+        await settle(app)
+        World.is_changed = True
+        await clock.advance(60.0)
+
+        with pytest.raises(NondeterminismError):
+            await waiting
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_a_child_that_another_process_leaves_behind_is_driven_by_who_drives_its_parent(
+    depth: int, ends: str, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    await lose(tmp_path, above_napping, depth)
+    World.is_changed = False
+    async with open_app(tmp_path, clock=clock, seed=1, poll_seconds=0.001) as app:
+        async with open_app(tmp_path, clock=clock, poll_seconds=0.001) as other:
+            await other.resume("r/stops.napping:0" if depth == 1 else "r/stops.above_napping:0")
+            await settle(other)
+            run = await app.resume("r")
+            await settle(app)
+            if ends == "killed":
+                await abandon(other)
+        await clock.advance(60.0)
+
+        assert "slept" == await run.result()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_a_run_that_stopped_and_goes_on_in_another_process_is_waited_for(depth: int, tmp_path: Path) -> None:
+    await lose(tmp_path, *((above, ("diverging", depth)) if depth else (diverging,)))
+    clock = ManualClock()
+    async with (
+        open_app(tmp_path, clock=clock, poll_seconds=0.001) as app,
+        open_app(tmp_path, clock=clock, seed=1, poll_seconds=0.001) as other,
+    ):
+        with pytest.raises(NondeterminismError):
+            await app.resume("r").result()
+        World.is_changed = False
+        stopped = "r/stops.diverging:0" if depth else "r"
+        await other.resume(stopped)
+        await settle(other)
+        waiting = asyncio.ensure_future(app.handle("r").result())
+        await settle(app)
+        await other.send_event("go on", run_id=stopped)
+
+        assert "went on" == await waiting
+
+
+@pytest.mark.parametrize("max_resident", [0, 3])
+async def test_a_shared_run_that_nobody_drives_is_left_so_by_who_waits_for_the_fork(
+    max_resident: int, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    async with open_app(tmp_path, clock=clock, seed=1, max_resident=max_resident, poll_seconds=0.001) as app:
+        async with open_app(tmp_path, clock=clock) as other:
+            other.start(source, run_id="s")
+            await settle(other)
+            fork = await app.fork("s", run_id="f", before_task=note, children="share", allow_unfinished=True)
+            waiting = asyncio.ensure_future(fork.result())
+            await settle(app)
+        await asyncio.wait((waiting,), timeout=0.05)
+        await clock.advance(60.0)
+        await asyncio.wait((waiting,), timeout=0.05)
+
+        assert "waiting" == await app.handle("s/stops.napping:0").status()
+        assert await app.resume("s").result() == await waiting

@@ -428,7 +428,7 @@ def test_a_wrong_type_is_refused_where_an_app_is_asked(name: str, tmp_path: Path
 async def contents(app: AppUnderTest) -> list[Any]:
     journal = (await app._ready()).journal
     runs = await app.runs()
-    return [runs, [await journal.read(run.run_id) for run in runs], await journal.deliverable(0, 10)]
+    return [runs, [await journal.read(run.run_id) for run in runs], await journal.deliverable(0, 10, app.clock.now())]
 
 
 @pytest.mark.parametrize("name", IN_BODY)

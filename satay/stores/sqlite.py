@@ -176,11 +176,14 @@ class ReadableSqlite:
     def messages(self, run_id: str, limit: int = MAX_PAGE) -> "asyncio.Future[list[Message]]":
         return self._read(reads.messages, run_id, limit)
 
-    def deliverable(self, after: int, limit: int) -> "asyncio.Future[tuple[int, list[RunRecord]]]":
-        return self._read(reads.deliverable, after, limit)
+    def deliverable(self, after: int, limit: int, now: int) -> "asyncio.Future[tuple[int, list[RunRecord]]]":
+        return self._read(reads.deliverable, after, limit, now)
 
     def waits(self, run_id: str) -> "asyncio.Future[list[Wait]]":
         return self._read(reads.waits, run_id)
+
+    def waited_for(self, run_id: str) -> "asyncio.Future[list[RunRecord]]":
+        return self._read(reads.waited_for, run_id)
 
     def health(self) -> "asyncio.Future[StoreHealth]":
         from satay.stores.sqlite_health import store_health

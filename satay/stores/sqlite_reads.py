@@ -6,11 +6,12 @@ Each is one statement, so it sees one state of the database, or needs no more th
 import functools
 import sqlite3
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from satay.collector import collector_paused
 from satay.errors import JournalCorruptError
-from satay.journal import MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
+from satay.journal import CHILD_ENDED, MANY_CHARACTERS, MAX_PAGE, FirstPage, Owner, RunQuery, Wait
 from satay.model import (
     EXPERIMENT_WORKFLOW,
     SESSION_WORKFLOW,
@@ -203,6 +204,22 @@ def waits(connection: sqlite3.Connection, run_id: str) -> list[Wait]:
     return list(map(Wait._make, rows))
 
 
+def waited_for(connection: sqlite3.Connection, run_id: str) -> list[RunRecord]:
+    sql = f"""
+        WITH RECURSIVE below (key) AS (
+            SELECT key FROM runs WHERE run_id = ?
+            UNION
+            SELECT child.key FROM below
+            CROSS JOIN runs AS above ON above.key = below.key AND above.status = 'waiting'
+            CROSS JOIN waits ON waits.run = above.key AND waits.type = '{CHILD_ENDED}'
+            CROSS JOIN runs AS child ON child.run_id = waits.key
+        )
+        SELECT {RUN_COLUMNS} FROM below CROSS JOIN runs ON runs.key = below.key
+        WHERE runs.run_id <> ? AND runs.status IN {LIVE} LIMIT {MAX_PAGE}
+    """
+    return _to_runs(connection.execute(sql, (run_id, run_id)))
+
+
 def messages(connection: sqlite3.Connection, run_id: str, limit: int) -> list[Message]:
     sql = f"""
         SELECT id, CASE run WHEN {NOBODY} THEN NULL ELSE :run_id END, type, key, event_id, payload, at
@@ -218,7 +235,7 @@ def messages(connection: sqlite3.Connection, run_id: str, limit: int) -> list[Me
     return list(map(Message._make, connection.execute(sql, {"run_id": run_id, "limit": page(limit)})))
 
 
-def deliverable(connection: sqlite3.Connection, after: int, limit: int) -> tuple[int, list[RunRecord]]:
+def deliverable(connection: sqlite3.Connection, after: int, limit: int, now: int) -> tuple[int, list[RunRecord]]:
     """As the protocol says. Where there are more than `limit`, the id is the one to go on from."""
     wanted = max(page(limit), 1)
     # The highest id that there ever was: that of the newest row falls when the row is taken.
@@ -236,8 +253,8 @@ def deliverable(connection: sqlite3.Connection, after: int, limit: int) -> tuple
         ORDER BY id LIMIT ?
     """
     pending = [Pending(*row) for row in connection.execute(sql, (after, highest, wanted))]
-    receivers = (find(connection, message) for message in pending for find in (receiver, driven_receiver))
-    found = dict.fromkeys(receivers)
+    receivers = ((receiver(connection, one), driven_receiver(connection, one, now)) for one in pending)
+    found = dict.fromkeys(chain.from_iterable(receivers))
     through = highest if len(pending) < wanted else pending[-1].id
     return through, [run for run in found if run is not None]
 
@@ -255,22 +272,26 @@ def receiver(connection: sqlite3.Connection, message: Pending) -> RunRecord | No
     return _first_run(connection.execute(sql, values))
 
 
-def driven_receiver(connection: sqlite3.Connection, message: Pending) -> RunRecord | None:
-    """As `receiver`, where runs that nobody drives are left out; None for a message that is addressed."""
-    return _first_waiting(connection, message, _DRIVEN) if message.run == NOBODY else None
+def driven_receiver(connection: sqlite3.Connection, message: Pending, now: int) -> RunRecord | None:
+    """As `receiver`, where runs that nobody drives at `now` are left out; None for a message that is addressed."""
+    return _first_waiting(connection, message, now, _DRIVEN) if message.run == NOBODY else None
 
 
 _ALL: Final = "SELECT run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT :most"
 
 _DRIVEN: Final = f"""
     SELECT run FROM (SELECT id, run FROM waits WHERE type = :type AND key IS :key ORDER BY id LIMIT {MAX_PAGE})
-    WHERE EXISTS (SELECT 1 FROM runs JOIN owners ON owners.id = runs.owner WHERE runs.key = run) ORDER BY id LIMIT :most
+    WHERE EXISTS (
+        SELECT 1 FROM runs JOIN owners ON owners.id = runs.owner WHERE runs.key = run AND owners.expires_at >= :now)
+    ORDER BY id LIMIT :most
 """
 
 
-def _first_waiting(connection: sqlite3.Connection, message: Pending, waiting_sql: str = _ALL) -> RunRecord | None:
+def _first_waiting(
+    connection: sqlite3.Connection, message: Pending, now: int = 0, waiting_sql: str = _ALL
+) -> RunRecord | None:
     """The first run that waits. While earlier messages are on their way to it, the one after it, up to the last."""
-    values = message._asdict() | {"most": MAX_PAGE}
+    values = message._asdict() | {"most": MAX_PAGE, "now": now}
     ahead_sql = f"""
         SELECT count(*) FROM (
             SELECT 1 FROM inbox

@@ -258,14 +258,14 @@ def post(cursor: sqlite3.Cursor, message: NewMessage) -> Posted:
             raise RunEndedError(
                 f"run {message.run_id!r} has ended and takes no more events", run_id=str(message.run_id)
             )
-        return _posted_earlier(cursor, run, message.event_id)
+        return _posted_earlier(cursor, run, message.event_id, message.at)
     id = cursor.lastrowid
     assert id is not None
-    return _posted(cursor, id, Pending(id, run, message.type, message.key))
+    return _posted(cursor, id, Pending(id, run, message.type, message.key), message.at)
 
 
-def _posted(cursor: sqlite3.Cursor, id: int | None, message: Pending) -> Posted:
-    first, driven = (find(cursor.connection, message) for find in (reads.receiver, reads.driven_receiver))
+def _posted(cursor: sqlite3.Cursor, id: int | None, message: Pending, now: int) -> Posted:
+    first, driven = reads.receiver(cursor.connection, message), reads.driven_receiver(cursor.connection, message, now)
     return Posted(id, first, None if driven == first else driven)
 
 
@@ -466,9 +466,9 @@ def _find_run(cursor: sqlite3.Cursor, run_id: str) -> int:
     return int(key)
 
 
-def _posted_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None) -> Posted:
+def _posted_earlier(cursor: sqlite3.Cursor, run: int, event_id: str | None, now: int) -> Posted:
     """The receivers of the message that was posted first, as long as nobody took it."""
     row = cursor.execute(
         "SELECT id, run, type, key FROM inbox WHERE run = ? AND event_id = ? AND is_taken = 0", (run, event_id)
     ).fetchone()
-    return Posted(None, None) if row is None else _posted(cursor, None, Pending(*row))
+    return Posted(None, None) if row is None else _posted(cursor, None, Pending(*row), now)

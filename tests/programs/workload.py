@@ -157,6 +157,11 @@ async def gated(path: str) -> list[Any]:
     return [await step(1), await wait_for_file(path), await step(2)]
 
 
+@satay.workflow(name="workload.guarding")
+async def guarding(path: str) -> list[Any]:
+    return await satay.start_child(gated, path).result()
+
+
 SHAPES: Final[tuple[tuple[Any, Callable[[int], Any]], ...]] = (
     (chain, lambda number: number + 7),
     (fan, lambda number: [number + each + 3 for each in range(5)]),
