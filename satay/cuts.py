@@ -268,11 +268,13 @@ def _timeout_of(entries: Sequence[Entry], call_seq: int) -> Entry | None:
 def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
     """The last entry before the outcome of a call, or before the end of the run where it has none.
 
-    Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first.
+    Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first. Not
+    before the call itself, where the same turn issued it.
     """
     closing = _closing(entries, call_seq)
     if closing is not None and closing.type == EntryType.CALL_CANCELLED:
-        return _turn_of(entries, closing.seq) - 1
+        began = _turn_of(entries, closing.seq)
+        return (closing.seq if began < call_seq else began) - 1
     if closing is not None:
         return closing.seq - 1
     last = entries[-1]

@@ -99,6 +99,17 @@ def test_an_outcome_for_a_call_that_was_given_up_comes_before_the_turn_in_which_
     assert (3, 3, [4]) == (again.through_seq, again.again, [entry.seq for entry in again.kept])
 
 
+def test_a_call_that_was_given_up_in_the_turn_that_issued_it_is_made_again_there() -> None:
+    book = Book("s")
+    call = book.schedule("draft")
+    book.complete(call, "done")
+    hasty = book.schedule("review")
+    book.add(EntryType.CALL_CANCELLED, call=hasty)
+    again = cut_of(book.break_down(ValueError("x")), before_task="review", keep_siblings=True)
+
+    assert (4, 4, []) == (again.through_seq, again.again, list(again.kept))
+
+
 def test_overrides_are_cut_where_the_first_of_them_reached_the_body() -> None:
     cut = cut_of(side_by_side(), draft(2), draft(0))
 
