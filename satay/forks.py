@@ -186,28 +186,28 @@ class Forks:
     # --- the rehearsal ------------------------------------------------------------------------------------------------
 
     async def _rehearse(self, draft: Draft, fork_id: str, *, is_plan: bool = False) -> Rehearsed:
-        """Find the cut and replay what it keeps; again before the first stale call where that is asked for."""
-        cut = self._resolve_cut(draft)
-        await self._check_children(draft, cut)
-        rehearsed = await self._replay(draft, cut, fork_id, is_plan=is_plan)
-        if not rehearsed.stale:
-            return rehearsed
-        match draft.request.cut.on_stale:
-            case "error":
-                rehearsed.drive.suspend()
-                raise stale_error(draft.run_id, rehearsed.stale)
-            case "rerun":
-                rehearsed.drive.suspend()
-                first = rehearsed.stale[0]
-                earlier = Cut(CutRule.STALE, first.seq - 1, draft.calls[first.seq])
-                await self._check_children(draft, earlier)
-                return await self._replay(draft, earlier, fork_id, is_plan=is_plan)
-            case _:
-                approvals = [call for call in rehearsed.stale if call.call.startswith(f"{APPROVAL}[")]
-                if approvals and not is_plan:
-                    rehearsed.drive.suspend()
-                    raise changed_approval(draft.run_id, approvals)
-                return rehearsed
+        """Find the cut and replay what it keeps; again before the first stale call where that is asked for.
+
+        A call that the first cut was to make again, with the arguments of today, is merely outstanding at an earlier
+        one, with those that are recorded for it: it may be stale in turn.
+        """
+        cut, on_stale = self._resolve_cut(draft), draft.request.cut.on_stale
+        while True:
+            await self._check_children(draft, cut)
+            rehearsed = await self._replay(draft, cut, fork_id, is_plan=is_plan)
+            if not rehearsed.stale or on_stale != "rerun":
+                break
+            rehearsed.drive.suspend()
+            first = rehearsed.stale[0]
+            cut = Cut(CutRule.STALE, first.seq - 1, draft.calls[first.seq])
+        if on_stale == "error" and rehearsed.stale:
+            rehearsed.drive.suspend()
+            raise stale_error(draft.run_id, rehearsed.stale)
+        approvals = [call for call in rehearsed.stale if call.call.startswith(f"{APPROVAL}[")]
+        if approvals and not is_plan:
+            rehearsed.drive.suspend()
+            raise changed_approval(draft.run_id, approvals)
+        return rehearsed
 
     async def _check_children(self, draft: Draft, cut: Cut) -> None:
         """Refuse to share a child that was cancelled with its parent: that is no outcome of the call."""

@@ -1050,6 +1050,26 @@ def test_a_stale_prefix_is_refused_or_run_again_where_that_is_asked_for(tmp_path
     in_loop(check())
 
 
+def test_a_call_that_is_made_again_has_no_stale_arguments_where_a_stale_sibling_moves_the_cut(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        result, receipt = await fork_of(
+            tmp_path, before_task=draft, before_ordinal=1, keep_siblings=True, workflow_input="cake", on_stale="rerun"
+        )
+        ran.clear()
+        later, later_receipt = await fork_of(
+            tmp_path, "g", before_task=draft, before_ordinal=0, keep_siblings=True, workflow_input="cake",
+            on_stale="rerun", overrides={("finer.draft", 1): "mine"},
+        )  # fmt: skip
+
+        assert "a cake | b cake | c cake | d cake" == result
+        assert "a cake | mine | c cake | d cake" == later
+        assert "before the call finer.draft:0, which would have other arguments now" == receipt.cut == later_receipt.cut
+        assert () == receipt.stale_calls == later_receipt.stale_calls
+
+    in_loop(check())
+
+
 def test_a_call_whose_outcome_is_given_is_not_stale(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
