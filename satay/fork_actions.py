@@ -24,7 +24,8 @@ def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
     found = []
     for seq in rehearsed.prefix.outstanding:
         call = draft.calls[seq]
-        action = answered.get(seq) or action_of(draft, call, is_again=seq == cut.again)
+        is_again = seq == cut.again or rehearsed.drive.is_between_attempts(seq)
+        action = answered.get(seq) or action_of(draft, call, is_again=is_again)
         found.append(CallInFlight(str(call), seq, action))
     return found
 
@@ -57,7 +58,10 @@ def answered_calls(draft: Draft, cut: Cut, prefix: History) -> dict[int, str]:
 
 
 def action_of(draft: Draft, call: CallId, *, is_again: bool) -> str:
-    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
+    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself.
+
+    `is_again`: it is made anew there, or by its next attempt, so that no attempt of it was in flight.
+    """
     match call.kind:
         case CallKind.TASK:
             effect = declared_effect(call.name)
