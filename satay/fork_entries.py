@@ -8,9 +8,8 @@ from satay.answers import recorded_identity
 from satay.cuts import Cut
 from satay.declarations import OPAQUE
 from satay.effects import ForkTerms, ToolPolicy
-from satay.fork_actions import answered_calls, calls_in_flight
+from satay.fork_actions import answered_calls, calls_in_flight, reuse_in
 from satay.fork_drafts import Draft, Rehearsed
-from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Wait, chain_digest
 from satay.model import CallKind, Entry, EntryType
 from satay.origin import Origin, recorded_terms
@@ -158,7 +157,7 @@ def _kept(outcome: Entry, blobs: Mapping[str, str]) -> tuple[str, str | None]:
 def receipt_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> ForkReceipt:
     """What proves to others what the fork has inherited, and under which rules."""
     cut, prefix = rehearsed.cut, rehearsed.prefix
-    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
+    reuse = reuse_in(draft, rehearsed)
     request, stale = draft.request, rehearsed.stale
     receipt = ForkReceipt(
         run_id=fork_id,

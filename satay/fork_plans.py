@@ -7,9 +7,8 @@ from typing import Final
 from satay.clock import MICROSECONDS
 from satay.collector import collector_paused
 from satay.errors import NondeterminismError
-from satay.fork_actions import action_of, answered_calls, calls_in_flight
+from satay.fork_actions import action_of, answered_calls, calls_in_flight, reuse_in
 from satay.fork_drafts import Draft, Rehearsed
-from satay.histories import reuse_of
 from satay.model import Entry, EntryType
 from satay.plans import ForkPlan, PlannedCall
 from satay.replay import OUTCOME_TYPES, outcome_call, read_head
@@ -22,7 +21,7 @@ def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
     if rehearsed.error is not None and not isinstance(rehearsed.error, NondeterminismError):
         raise rehearsed.error
     calls = _planned_calls(draft, rehearsed)
-    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
+    reuse = reuse_in(draft, rehearsed)
     again = [call for call in calls if call.action in _MADE_AGAIN]
     return ForkPlan(
         source_id=draft.run_id,

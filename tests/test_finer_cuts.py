@@ -262,6 +262,41 @@ def test_a_kept_sibling_of_a_fork_can_be_made_again_in_a_fork_of_it(tmp_path: Pa
     in_loop(check())
 
 
+@satay.task(name="finer.priced")
+async def priced(cost: float) -> float:
+    satay.task_context().record_usage(model="m", cost=cost)
+    return cost
+
+
+@satay.workflow(name="finer.bill")
+async def bill() -> float:
+    return sum(await asyncio.gather(priced(0.5), priced(1.0), priced(2.0), priced(4.0)))
+
+
+def test_siblings_that_the_source_was_yet_to_be_given_count_as_inherited(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, bill)
+        again: dict[str, Any] = {"before_task": priced, "before_ordinal": 1, "keep_siblings": True}
+        _, receipt = await fork_of(tmp_path, **again)
+        assert (3, 6.5) == (receipt.calls_inherited, receipt.saved_cost)
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            types = [entry.type async for entry in app.events("f")]
+            found = []
+            for seq in range(receipt.resolved_seq + 1, len(types)):
+                plan = await app.plan_fork("f", fork_point_seq=seq)
+                fork = await app.fork("f", fork_point_seq=seq)
+                assert (len(plan.inherited), plan.saved_cost) == (fork.receipt.calls_inherited, fork.receipt.saved_cost)
+                found.append(plan.saved_cost)
+            made_again = await app.fork("f", before_task=priced, before_ordinal=3, keep_siblings=True)
+            given = await app.fork("f", fork_point_seq=receipt.resolved_seq + 3, overrides={("finer.priced", 3): 0.0})
+
+        assert [0.5, 2.5, 6.5, 6.5, 6.5, 7.5] == found
+        assert 3.5 == made_again.receipt.saved_cost
+        assert (2, 2.5) == (given.receipt.calls_inherited, given.receipt.saved_cost)
+
+    in_loop(check())
+
+
 def test_a_call_that_is_made_again_twice_gets_the_arguments_of_the_last_fork(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
