@@ -508,10 +508,11 @@ class Schedule(ABC):
         self.calls[seq] = call
 
     def _refuse(self, call: Call, scheduled: str, failed: str, facts: str, error: SatayError) -> None:
-        """Record a call that cannot be made, with the reason, and let it fail."""
+        """Record a call that cannot be made, with the reason, and let it fail, unless it was given an outcome."""
         failure = encode_failure(error)
         self._record_call(call, scheduled, f'{facts},"refused":{failure}', None)
-        self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
+        if self._answers is None or not self._answer(call):
+            self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
 
     def _take_from_history(self, call: Call, entry: Entry) -> None:
         call.seq = entry.seq

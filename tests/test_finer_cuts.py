@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -814,6 +815,31 @@ def test_an_override_of_a_call_after_the_cut_waits_for_it(tmp_path: Path) -> Non
         )
 
         assert [1, 2, 33, "again", "mine", 4] == result
+
+    in_loop(check())
+
+
+@satay.workflow(name="finer.odd_arguments")
+async def odd_arguments() -> list[str]:
+    """Its draft and its child get arguments that have no recorded form."""
+    found = [await draft("plain")]
+    for making in (draft, small):
+        call = draft(threading.Lock()) if making is draft else satay.start_child(small, threading.Lock()).result()  # type: ignore[arg-type]  # that is the point
+        try:
+            found.append(await call)
+        except EncodeError:
+            found.append("refused")
+    return found
+
+
+def test_an_override_also_answers_a_call_that_could_not_be_made(tmp_path: Path) -> None:
+    async def check() -> None:
+        overrides = {("finer.draft", 1): "mine", ("finer.small", 0): "yours"}
+        assert ["plain tea", "refused", "refused"] == await run_source(tmp_path / "j", odd_arguments)
+        expected = ["plain tea", "mine", "yours"]
+        cuts: tuple[dict[str, Any], ...] = ({}, {"before_task": draft})
+        for options in cuts:
+            await crash_everywhere(tmp_path / "j", expected, overrides=overrides, **options)
 
     in_loop(check())
 
