@@ -269,16 +269,18 @@ def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
     """The last entry before the outcome of a call, or before the end of the run where it has none.
 
     Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first. Not
-    before the call itself, where the same turn issued it.
+    before the call itself, where the same turn issued it. And before the request that ended the run at once.
     """
     closing = _closing(entries, call_seq)
-    if closing is not None and closing.type == EntryType.CALL_CANCELLED:
-        began = _turn_of(entries, closing.seq)
-        return (closing.seq if began < call_seq else began) - 1
-    if closing is not None:
+    if closing is not None and closing.type != EntryType.CALL_CANCELLED:
         return closing.seq - 1
     last = entries[-1]
-    return last.seq - 1 if last.type in TERMINAL_ENTRIES else last.seq
+    if closing is None and last.type not in TERMINAL_ENTRIES:
+        return last.seq
+    gave_up = last if closing is None else closing
+    began = _turn_of(entries, gave_up.seq)
+    is_given_up_there = closing is not None or entries[began - 1].type == EntryType.WORKFLOW_CANCEL_REQUESTED
+    return (began if is_given_up_there and began > call_seq else gave_up.seq) - 1
 
 
 def _turn_of(entries: Sequence[Entry], seq: int) -> int:

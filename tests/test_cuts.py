@@ -99,6 +99,18 @@ def test_an_outcome_for_a_call_that_was_given_up_comes_before_the_turn_in_which_
     assert (3, 3, [4]) == (again.through_seq, again.again, [entry.seq for entry in again.kept])
 
 
+def test_a_call_that_hung_when_the_run_was_terminated_is_made_again_before_that_was_asked_for() -> None:
+    book = Book("s")
+    book.schedule("draft")
+    book.task("review", "fine")
+    book.add(EntryType.WORKFLOW_CANCEL_REQUESTED, is_final=True)
+    book.add(EntryType.WORKFLOW_CANCELLED)
+    again = cut_of(book, before_task="draft", keep_siblings=True)
+
+    assert (4, 2) == (again.through_seq, again.again)
+    assert 4 == cut_of(book, draft(0)).through_seq
+
+
 def test_a_call_that_was_given_up_in_the_turn_that_issued_it_is_made_again_there() -> None:
     book = Book("s")
     call = book.schedule("draft")

@@ -2,10 +2,11 @@
 
 import asyncio
 import hashlib
+import math
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ from satay.errors import (
 from satay.model import EntryType
 from satay.replay import facts
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.corpus import NEVER_SECONDS
 from tests.driving import in_loop
 
@@ -272,6 +273,41 @@ async def priced(cost: float) -> float:
 @satay.workflow(name="finer.bill")
 async def bill() -> float:
     return sum(await asyncio.gather(priced(0.5), priced(1.0), priced(2.0), priced(4.0)))
+
+
+@satay.task(name="finer.hang")
+async def hang() -> str:
+    if not Mood.text:
+        await pause(math.inf)
+    return Mood.text
+
+
+@satay.workflow(name="finer.hung")
+async def hung() -> list[str]:
+    return list(await asyncio.gather(draft("a"), hang()))
+
+
+@pytest.mark.parametrize("ask", [satay.RunHandle.cancel, satay.RunHandle.terminate], ids=["cancel", "terminate"])
+def test_a_call_that_hung_until_the_run_was_stopped_is_made_again_or_given_an_outcome(
+    ask: Callable[[Any], Awaitable[None]], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        async with open_app(tmp_path) as app:
+            handle = app.start(hung, run_id="s")
+            await handle
+            await settle(app)
+            await ask(handle)
+            with pytest.raises(WorkflowCancelledError):
+                await handle.result()
+        ran.clear()
+        given, _ = await fork_of(tmp_path, "given", overrides={("finer.hang", 0): "given"})
+        Mood.text = "done"
+        again, _ = await fork_of(tmp_path, "again", before_task=hang, keep_siblings=True)
+
+        assert [["a tea", "given"], ["a tea", "done"]] == [given, again]
+        assert [] == ran
+
+    in_loop(check())
 
 
 def test_siblings_that_the_source_was_yet_to_be_given_count_as_inherited(tmp_path: Path) -> None:
