@@ -20,6 +20,9 @@ def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
     cut, prefix = rehearsed.cut, rehearsed.prefix
     if rehearsed.error is not None and not isinstance(rehearsed.error, NondeterminismError):
         raise rehearsed.error
+    divergence = None
+    if rehearsed.error is not None:  # The run that it names is there for the rehearsal only.
+        divergence = str(rehearsed.error).replace(f"run {rehearsed.drive.run_id!r}", "the fork")
     calls = _planned_calls(draft, rehearsed)
     reuse = reuse_in(draft, rehearsed)
     again = [call for call in calls if call.action in _MADE_AGAIN]
@@ -32,7 +35,7 @@ def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
         stale_calls=tuple(rehearsed.stale),
         tool_policies=draft.policies,
         input_overridden=draft.input_text is not None,
-        divergence=None if rehearsed.error is None else str(rehearsed.error),
+        divergence=divergence,
         saved_cost=reuse.usage.cost,
         saved_seconds=reuse.seconds,
         expected_cost=fsum(call.cost for call in again),

@@ -1329,6 +1329,8 @@ def test_a_plan_of_a_prefix_that_the_code_does_not_follow_says_so(tmp_path: Path
 
         assert plan.divergence is not None
         assert "durable call 0 diverged" in plan.divergence
+        assert "drive the fork with code" in plan.divergence
+        assert "~plan" not in plan.divergence
         assert "It would stop" in str(plan)
 
     in_loop(check())
