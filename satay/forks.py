@@ -24,7 +24,15 @@ from satay.effects import ForkTerms, ToolPolicy, parse_policies, restrict
 from satay.errors import ForkValidationError, RunConflictError, RunExistsError
 from satay.fork_actions import answered_calls
 from satay.fork_drafts import Draft, Rehearsed
-from satay.fork_entries import after_prefix, inherited_policies, origin_of_fork, receipt_of, terms_of, waits_of
+from satay.fork_entries import (
+    after_prefix,
+    inherited_policies,
+    origin_of_fork,
+    receipt_of,
+    reissued_for,
+    terms_of,
+    waits_of,
+)
 from satay.fork_plans import plan_of
 from satay.fork_refusals import changed_approval, differing_options, stale_error
 from satay.journal import Lease, NewFork, NewRun
@@ -41,6 +49,7 @@ from satay.replay import (
     facts,
     reading,
     recorded_call,
+    referenced_blobs,
     value_text,
     wait_arguments,
 )
@@ -232,7 +241,7 @@ class Forks:
     async def _replay(self, draft: Draft, cut: Cut, fork_id: str, *, is_plan: bool) -> Rehearsed:
         host = self._host
         prefix = draft.recorded.prefix(cut.through_seq)
-        references = prefix.references | {digest for entry in cut.kept if (digest := blob_reference(entry))}
+        references = prefix.references | referenced_blobs([*cut.kept, *reissued_for(draft, cut).values()])
         blobs = await host.archive.values(draft.run_id, draft.entries, references)
         at = host.clock.now()
         first = prefix.entries[0]._replace(at=at)

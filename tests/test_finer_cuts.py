@@ -377,6 +377,44 @@ def test_a_call_that_was_made_again_counts_with_the_arguments_that_it_was_made_w
     in_loop(check())
 
 
+def test_a_kept_outcome_of_a_call_that_the_source_made_again_comes_with_the_arguments_it_is_of(tmp_path: Path) -> None:
+    """The cut of the second fork lies before that of the first."""
+
+    async def check() -> None:
+        await run_source(tmp_path / "j", four_drafts, "tea")
+        await fork_of(tmp_path / "j", before_task=draft, before_ordinal=1, keep_siblings=True, workflow_input="cake")
+        first: dict[str, Any] = {"before_task": draft, "before_ordinal": 0, "keep_siblings": True}
+        await crash_everywhere(tmp_path / "j", "a cake | b cake | c tea | d tea", "g", "f", **first)
+        kept, receipt = await fork_of(tmp_path / "j", "g", "f", **first)
+        back, back_receipt = await fork_of(tmp_path / "j", "h", "f", workflow_input="tea", **first)
+        _, later_receipt = await fork_of(tmp_path / "j", "i", "h", before_task=pick)
+        mended, _ = await fork_of(tmp_path / "j", "m", "f", workflow_input="tea", on_stale="rerun", **first)
+        found = []
+        async with open_app(tmp_path / "j", clock=later_clock()) as app:
+            compared = await app.compare("s", "h")
+            for topic in ("cake", "tea"):
+                fork = await app.fork(
+                    "h", before_task=draft, before_ordinal=1, workflow_input=topic,
+                    tool_policies={"finer.draft": "replay"},
+                    overrides={("finer.draft", 2): "", ("finer.draft", 3): ""},
+                )  # fmt: skip
+                try:
+                    found.append((await fork.result()).split(" | ")[1])
+                except TaskBlockedError as error:
+                    found.append(error.reason.rpartition(" ")[2])
+        there = [call for call in compared.calls if "finer.draft:1" == str(call.identity)]
+
+        assert ["a cake | b cake | c tea | d tea", "a tea | b cake | c tea | d tea"] == [kept, back]
+        assert ["finer.draft:2", "finer.draft:3"] == [stale.call for stale in receipt.stale_calls]
+        assert ["finer.draft:1"] == [stale.call for stale in back_receipt.stale_calls]
+        assert ["finer.draft:1"] == [stale.call for stale in later_receipt.stale_calls]
+        assert "a tea | b tea | c tea | d tea" == mended
+        assert [["$.topic"]] == [[difference.path for difference in call.input_differences] for call in there]
+        assert ["b cake", "$.topic"] == found
+
+    in_loop(check())
+
+
 @satay.workflow(name="finer.mapped_drafts")
 async def mapped_drafts(topic: str) -> str:
     drafts = await satay.map(draft, list("abcd"), key=lambda style: f"page-{style}")
