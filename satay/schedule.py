@@ -402,7 +402,7 @@ class Schedule(ABC):
         call = self.calls.get(seq)
         if not isinstance(call, TaskCall | ChildCall) or call.issued_text is None:
             return False
-        return self._answers is None or self._answers.input_text(seq) is None
+        return self._answers is None or (self._answers.input_text(seq) is None and self._answers.find(call) is None)
 
     def _is_made_anew(self, call: Call) -> bool:
         """Whether this very run, a fork, makes a call of its prefix anew."""

@@ -415,6 +415,21 @@ def test_a_kept_outcome_of_a_call_that_the_source_made_again_comes_with_the_argu
     in_loop(check())
 
 
+def test_a_kept_call_that_the_source_made_again_as_it_was_is_stale_as_any_other(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        await fork_of(tmp_path, before_task=draft, before_ordinal=0, keep_siblings=True)
+        last: dict[str, Any] = {"before_task": draft, "before_ordinal": 3, "keep_siblings": True}
+        result, receipt = await fork_of(tmp_path, "g", "f", workflow_input="cake", **last)
+        mended, _ = await fork_of(tmp_path, "h", "f", workflow_input="cake", on_stale="rerun", **last)
+
+        assert "a tea | b tea | c tea | d cake" == result
+        assert [f"finer.draft:{number}" for number in range(3)] == [stale.call for stale in receipt.stale_calls]
+        assert "a cake | b cake | c cake | d cake" == mended
+
+    in_loop(check())
+
+
 @satay.workflow(name="finer.mapped_drafts")
 async def mapped_drafts(topic: str) -> str:
     drafts = await satay.map(draft, list("abcd"), key=lambda style: f"page-{style}")
