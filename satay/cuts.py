@@ -21,6 +21,10 @@ AT_FAILURE: Final = "failure"
 """What `at=` may be."""
 
 
+MAX_NAMED_CALLS: Final = 10
+"""How many calls a refusal names."""
+
+
 class CutRule(StrEnum):
     """How a cut was found."""
 
@@ -228,8 +232,16 @@ def _chosen_call(
             return seq
     what = f"the ordinal {wanted!r}" if key is None else f"the key {wanted!r}"
     raise refusal(
-        run_id, f"no call of {noun} {name!r} has {what}; it {short} {', '.join(str(calls[seq]) for seq in named)}"
+        run_id, f"no call of {noun} {name!r} has {what}; it {short} {named_calls([calls[seq] for seq in named])}"
     )
+
+
+def named_calls(calls: Sequence[CallId]) -> str:
+    """The calls, for a refusal: of many the first ones and the last."""
+    left = len(calls) - MAX_NAMED_CALLS
+    if left <= 0:
+        return ", ".join(map(str, calls))
+    return f"{', '.join(map(str, calls[: MAX_NAMED_CALLS - 1]))}, {left} more, and {calls[-1]}"
 
 
 def _closing(entries: Sequence[Entry], call_seq: int) -> Entry | None:

@@ -219,6 +219,15 @@ def test_a_cut_that_does_not_exist_is_refused_in_a_sentence(options: dict[str, A
     assert text in str(caught.value)
 
 
+def test_of_many_calls_a_refusal_names_the_first_and_the_last() -> None:
+    book = Book("s")
+    for _ in range(1000):
+        book.schedule("draft")
+
+    with pytest.raises(ForkValidationError, match=r"it ran draft:0, draft:1, .*, 990 more, and draft:999$"):
+        cut_of(book, before_task="draft", before_ordinal=1000)
+
+
 def test_a_given_up_call_has_no_outcome_to_cut_after() -> None:
     book = Book("s")
     call = book.schedule("draft")
