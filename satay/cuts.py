@@ -21,6 +21,10 @@ AT_FAILURE: Final = "failure"
 """What `at=` may be."""
 
 
+MAX_NAMED_CALLS: Final = 10
+"""How many calls a refusal names."""
+
+
 class CutRule(StrEnum):
     """How a cut was found."""
 
@@ -228,8 +232,16 @@ def _chosen_call(
             return seq
     what = f"the ordinal {wanted!r}" if key is None else f"the key {wanted!r}"
     raise refusal(
-        run_id, f"no call of {noun} {name!r} has {what}; it {short} {', '.join(str(calls[seq]) for seq in named)}"
+        run_id, f"no call of {noun} {name!r} has {what}; it {short} {named_calls([calls[seq] for seq in named])}"
     )
+
+
+def named_calls(calls: Sequence[CallId]) -> str:
+    """The calls, for a refusal: of many the first ones and the last."""
+    left = len(calls) - MAX_NAMED_CALLS
+    if left <= 0:
+        return ", ".join(map(str, calls))
+    return f"{', '.join(map(str, calls[: MAX_NAMED_CALLS - 1]))}, {left} more, and {calls[-1]}"
 
 
 def _closing(entries: Sequence[Entry], call_seq: int) -> Entry | None:
@@ -268,15 +280,19 @@ def _timeout_of(entries: Sequence[Entry], call_seq: int) -> Entry | None:
 def _before_outcome(entries: Sequence[Entry], call_seq: int) -> int:
     """The last entry before the outcome of a call, or before the end of the run where it has none.
 
-    Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first.
+    Before the outcome in whose turn the body gave up on the call, where it did: there it might have answered first. Not
+    before the call itself, where the same turn issued it. And before the request that ended the run at once.
     """
     closing = _closing(entries, call_seq)
-    if closing is not None and closing.type == EntryType.CALL_CANCELLED:
-        return _turn_of(entries, closing.seq) - 1
-    if closing is not None:
+    if closing is not None and closing.type != EntryType.CALL_CANCELLED:
         return closing.seq - 1
     last = entries[-1]
-    return last.seq - 1 if last.type in TERMINAL_ENTRIES else last.seq
+    if closing is None and last.type not in TERMINAL_ENTRIES:
+        return last.seq
+    gave_up = last if closing is None else closing
+    began = _turn_of(entries, gave_up.seq)
+    is_given_up_there = closing is not None or entries[began - 1].type == EntryType.WORKFLOW_CANCEL_REQUESTED
+    return (began if is_given_up_there and began > call_seq else gave_up.seq) - 1
 
 
 def _turn_of(entries: Sequence[Entry], seq: int) -> int:

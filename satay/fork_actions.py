@@ -2,11 +2,13 @@
 
 from typing import Final
 
+from satay.accounts import Reuse
 from satay.answers import recorded_identity
 from satay.cuts import Cut
 from satay.definitions import declared_effect
 from satay.effects import Effect, ToolPolicy, ruling_for
 from satay.fork_drafts import Draft, Rehearsed
+from satay.histories import reuse_of
 from satay.model import CallId, CallKind, EntryType
 from satay.receipts import CallInFlight
 from satay.replay import History, outcome_call, read_head
@@ -24,9 +26,26 @@ def calls_in_flight(draft: Draft, rehearsed: Rehearsed) -> list[CallInFlight]:
     found = []
     for seq in rehearsed.prefix.outstanding:
         call = draft.calls[seq]
-        action = answered.get(seq) or action_of(draft, call, is_again=seq == cut.again)
+        is_again = seq == cut.again or rehearsed.drive.is_between_attempts(seq)
+        action = answered.get(seq) or action_of(draft, call, is_again=is_again)
         found.append(CallInFlight(str(call), seq, action))
     return found
+
+
+def reuse_in(draft: Draft, rehearsed: Rehearsed) -> Reuse:
+    """What the fork is spared: what it inherits and keeps, and what its source had in store and was yet to be given."""
+    cut, prefix = rehearsed.cut, rehearsed.prefix
+    in_store = [note for note in prefix.history.notes if note.type == EntryType.OUTCOME_KEPT]
+    if not (cut.kept or in_store):
+        return prefix.reuse
+    answered = answered_calls(draft, cut, prefix.history)
+    kept = {
+        call: note._replace(type=read_head(note)["outcome"])
+        for note in in_store
+        if (call := outcome_call(note)) in prefix.outstanding and answered.get(call) == "keep"
+    }
+    kept |= {outcome_call(entry): entry for entry in cut.kept}
+    return reuse_of([*prefix.entries, *kept.values()])
 
 
 def answered_calls(draft: Draft, cut: Cut, prefix: History) -> dict[int, str]:
@@ -57,7 +76,10 @@ def answered_calls(draft: Draft, cut: Cut, prefix: History) -> dict[int, str]:
 
 
 def action_of(draft: Draft, call: CallId, *, is_again: bool) -> str:
-    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself."""
+    """What becomes of a call that is outstanding at the cut, has no outcome in store, and does not answer itself.
+
+    `is_again`: it is made anew there, or by its next attempt, so that no attempt of it was in flight.
+    """
     match call.kind:
         case CallKind.TASK:
             effect = declared_effect(call.name)

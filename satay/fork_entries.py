@@ -8,9 +8,8 @@ from satay.answers import recorded_identity
 from satay.cuts import Cut
 from satay.declarations import OPAQUE
 from satay.effects import ForkTerms, ToolPolicy
-from satay.fork_actions import answered_calls, calls_in_flight
+from satay.fork_actions import answered_calls, calls_in_flight, reuse_in
 from satay.fork_drafts import Draft, Rehearsed
-from satay.histories import reuse_of
 from satay.journal import CHILD_ENDED, Blob, Wait, chain_digest
 from satay.model import CallKind, Entry, EntryType
 from satay.origin import Origin, recorded_terms
@@ -26,6 +25,7 @@ from satay.replay import (
     inherited_child,
     outcome_call,
     read_head,
+    reissued_calls,
     value_text,
 )
 from satay.texts import json_quote
@@ -97,9 +97,29 @@ def _records(draft: Draft, cut: Cut, fork_id: str, blobs: Mapping[str, str], rec
     records = [_Record(EntryType.RUN_FORKED, forked, receipt_text)]
     for override in draft.overrides:
         records.append(_Record(EntryType.OUTCOME_OVERRIDDEN, override.facts(request.reason), override.text))
+    reissued = reissued_for(draft, cut)
     for outcome in cut.kept:
+        call = outcome_call(outcome)
+        if call in reissued:
+            records.append(_Record(EntryType.CALL_REISSUED, f'"call":{call}', _text(reissued[call], blobs)))
         records.append(_Record(EntryType.OUTCOME_KEPT, *_kept(outcome, blobs)))
     return records
+
+
+def reissued_for(draft: Draft, cut: Cut) -> dict[int, Entry]:
+    """The calls whose kept outcome is of other arguments than the prefix tells: the entries with those, by seq.
+
+    The source is a fork then that made them again, after the cut.
+    """
+    if draft.record.forked_from is None:
+        return {}
+    told, made = reissued_calls(draft.entries[: cut.through_seq]), reissued_calls(draft.entries)
+    differing = {}
+    for call in map(outcome_call, cut.kept):
+        scheduled = draft.entries[call - 1]
+        if told.get(call, scheduled) is not made.get(call, scheduled):
+            differing[call] = made.get(call, scheduled)
+    return differing
 
 
 def _anew(draft: Draft, cut: Cut) -> str:
@@ -146,19 +166,22 @@ class _Record(NamedTuple):
 
 def _kept(outcome: Entry, blobs: Mapping[str, str]) -> tuple[str, str | None]:
     """The members and the value of the entry that keeps an outcome."""
-    reference = blob_reference(outcome)
     members = {"call": outcome_call(outcome), "outcome": outcome.type, "source_seq": outcome.seq}
     for name, fact in read_head(outcome).items():
         if name != "call" and not name.endswith("_blob"):
             members[name] = fact
-    text = value_text(outcome) if reference is None else blobs[reference]
-    return json.dumps(members, separators=(",", ":"))[1:-1], text
+    return json.dumps(members, separators=(",", ":"))[1:-1], _text(outcome, blobs)
+
+
+def _text(entry: Entry, blobs: Mapping[str, str]) -> str | None:
+    reference = blob_reference(entry)
+    return value_text(entry) if reference is None else blobs[reference]
 
 
 def receipt_of(draft: Draft, rehearsed: Rehearsed, fork_id: str) -> ForkReceipt:
     """What proves to others what the fork has inherited, and under which rules."""
     cut, prefix = rehearsed.cut, rehearsed.prefix
-    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
+    reuse = reuse_in(draft, rehearsed)
     request, stale = draft.request, rehearsed.stale
     receipt = ForkReceipt(
         run_id=fork_id,

@@ -7,9 +7,8 @@ from typing import Final
 from satay.clock import MICROSECONDS
 from satay.collector import collector_paused
 from satay.errors import NondeterminismError
-from satay.fork_actions import action_of, answered_calls, calls_in_flight
+from satay.fork_actions import action_of, answered_calls, calls_in_flight, reuse_in
 from satay.fork_drafts import Draft, Rehearsed
-from satay.histories import reuse_of
 from satay.model import Entry, EntryType
 from satay.plans import ForkPlan, PlannedCall
 from satay.replay import OUTCOME_TYPES, outcome_call, read_head
@@ -21,8 +20,11 @@ def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
     cut, prefix = rehearsed.cut, rehearsed.prefix
     if rehearsed.error is not None and not isinstance(rehearsed.error, NondeterminismError):
         raise rehearsed.error
+    divergence = None
+    if rehearsed.error is not None:  # The run that it names is there for the rehearsal only.
+        divergence = str(rehearsed.error).replace(f"run {rehearsed.drive.run_id!r}", "the fork")
     calls = _planned_calls(draft, rehearsed)
-    reuse = reuse_of([*prefix.entries, *cut.kept]) if cut.kept else prefix.reuse
+    reuse = reuse_in(draft, rehearsed)
     again = [call for call in calls if call.action in _MADE_AGAIN]
     return ForkPlan(
         source_id=draft.run_id,
@@ -33,7 +35,7 @@ def plan_of(draft: Draft, rehearsed: Rehearsed) -> ForkPlan:
         stale_calls=tuple(rehearsed.stale),
         tool_policies=draft.policies,
         input_overridden=draft.input_text is not None,
-        divergence=None if rehearsed.error is None else str(rehearsed.error),
+        divergence=divergence,
         saved_cost=reuse.usage.cost,
         saved_seconds=reuse.seconds,
         expected_cost=fsum(call.cost for call in again),

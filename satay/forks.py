@@ -24,7 +24,15 @@ from satay.effects import ForkTerms, ToolPolicy, parse_policies, restrict
 from satay.errors import ForkValidationError, RunConflictError, RunExistsError
 from satay.fork_actions import answered_calls
 from satay.fork_drafts import Draft, Rehearsed
-from satay.fork_entries import after_prefix, inherited_policies, origin_of_fork, receipt_of, terms_of, waits_of
+from satay.fork_entries import (
+    after_prefix,
+    inherited_policies,
+    origin_of_fork,
+    receipt_of,
+    reissued_for,
+    terms_of,
+    waits_of,
+)
 from satay.fork_plans import plan_of
 from satay.fork_refusals import changed_approval, differing_options, stale_error
 from satay.journal import Lease, NewFork, NewRun
@@ -41,6 +49,7 @@ from satay.replay import (
     facts,
     reading,
     recorded_call,
+    referenced_blobs,
     value_text,
     wait_arguments,
 )
@@ -186,28 +195,28 @@ class Forks:
     # --- the rehearsal ------------------------------------------------------------------------------------------------
 
     async def _rehearse(self, draft: Draft, fork_id: str, *, is_plan: bool = False) -> Rehearsed:
-        """Find the cut and replay what it keeps; again before the first stale call where that is asked for."""
-        cut = self._resolve_cut(draft)
-        await self._check_children(draft, cut)
-        rehearsed = await self._replay(draft, cut, fork_id, is_plan=is_plan)
-        if not rehearsed.stale:
-            return rehearsed
-        match draft.request.cut.on_stale:
-            case "error":
-                rehearsed.drive.suspend()
-                raise stale_error(draft.run_id, rehearsed.stale)
-            case "rerun":
-                rehearsed.drive.suspend()
-                first = rehearsed.stale[0]
-                earlier = Cut(CutRule.STALE, first.seq - 1, draft.calls[first.seq])
-                await self._check_children(draft, earlier)
-                return await self._replay(draft, earlier, fork_id, is_plan=is_plan)
-            case _:
-                approvals = [call for call in rehearsed.stale if call.call.startswith(f"{APPROVAL}[")]
-                if approvals and not is_plan:
-                    rehearsed.drive.suspend()
-                    raise changed_approval(draft.run_id, approvals)
-                return rehearsed
+        """Find the cut and replay what it keeps; again before the first stale call where that is asked for.
+
+        A call that the first cut was to make again, with the arguments of today, is merely outstanding at an earlier
+        one, with those that are recorded for it: it may be stale in turn.
+        """
+        cut, on_stale = self._resolve_cut(draft), draft.request.cut.on_stale
+        while True:
+            await self._check_children(draft, cut)
+            rehearsed = await self._replay(draft, cut, fork_id, is_plan=is_plan)
+            if not rehearsed.stale or on_stale != "rerun":
+                break
+            rehearsed.drive.suspend()
+            first = rehearsed.stale[0]
+            cut = Cut(CutRule.STALE, first.seq - 1, draft.calls[first.seq])
+        if on_stale == "error" and rehearsed.stale:
+            rehearsed.drive.suspend()
+            raise stale_error(draft.run_id, rehearsed.stale)
+        approvals = [call for call in rehearsed.stale if call.call.startswith(f"{APPROVAL}[")]
+        if approvals and not is_plan:
+            rehearsed.drive.suspend()
+            raise changed_approval(draft.run_id, approvals)
+        return rehearsed
 
     async def _check_children(self, draft: Draft, cut: Cut) -> None:
         """Refuse to share a child that was cancelled with its parent: that is no outcome of the call."""
@@ -232,7 +241,7 @@ class Forks:
     async def _replay(self, draft: Draft, cut: Cut, fork_id: str, *, is_plan: bool) -> Rehearsed:
         host = self._host
         prefix = draft.recorded.prefix(cut.through_seq)
-        references = prefix.references | {digest for entry in cut.kept if (digest := blob_reference(entry))}
+        references = prefix.references | referenced_blobs([*cut.kept, *reissued_for(draft, cut).values()])
         blobs = await host.archive.values(draft.run_id, draft.entries, references)
         at = host.clock.now()
         first = prefix.entries[0]._replace(at=at)

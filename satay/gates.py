@@ -16,7 +16,7 @@ from satay.effects import WHOLE_SOURCE, ForkTerms, Ruling, ToolPolicy
 from satay.errors import JournalError, RunNotFoundError
 from satay.model import CallId, Entry, EntryType
 from satay.outcomes import encode_refusal
-from satay.replay import blob_reference, outcome_call, read_head, recorded_call, value_text
+from satay.replay import blob_reference, outcome_call, read_head, recorded_call, reissued_calls, value_text
 from satay.texts import json_quote, to_plain
 
 MAX_REMEMBERED_SOURCES: Final = 8
@@ -130,19 +130,8 @@ def _task_calls(entries: list[Entry]) -> Mapping[CallId, _Recorded]:
         for entry in entries
         if entry.type in (EntryType.TASK_COMPLETED, EntryType.TASK_FAILED)
     }
-    reissued = _reissued_calls(entries)
+    reissued = reissued_calls(entries)
     scheduled = (entry for entry in entries if entry.type == EntryType.TASK_SCHEDULED)
     return {
         recorded_call(entry): _Recorded(reissued.get(entry.seq, entry), outcomes.get(entry.seq)) for entry in scheduled
     }
-
-
-def _reissued_calls(entries: list[Entry]) -> dict[int, Entry]:
-    """The entries with the arguments of calls that a fork made again with others than were recorded, by seq."""
-    reissued: dict[int, Entry] = {}
-    for entry in entries:
-        if entry.type == EntryType.CALL_REISSUED:
-            reissued[outcome_call(entry)] = entry
-        elif entry.type == EntryType.RUN_FORKED and reissued:
-            reissued.pop(read_head(entry).get("again", 0), None)
-    return reissued

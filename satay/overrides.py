@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from satay.approval_records import decision_codec
 from satay.arguments import shown
 from satay.codec import ValueCodec
-from satay.cuts import refusal
+from satay.cuts import named_calls, refusal
 from satay.declarations import value_codec
 from satay.definitions import default_name, tasks, workflows
 from satay.failures import encode_failure
@@ -93,12 +93,12 @@ def _call(run_id: str, recorded: Sequence[CallId], wanted: object, what: str) ->
         raise refusal(run_id, f"{what}= names {(name, occurrence)!r}, which is the name of a {kinds} there")
     if found:
         return found[0]
-    alike = [str(call) for call in recorded if call.name == name]
-    close = alike or get_close_matches(str(name), {call.name for call in recorded}, 3)
+    names = {call.name for call in recorded}
+    close = [name] if name in names else get_close_matches(str(name), names, 3)
     raise refusal(
         run_id,
         f"{what}= names the call {(name, occurrence)!r}, which it never made"
-        + (f"; it made {', '.join(close)}" if close else ""),
+        + (f"; it made {named_calls([call for call in recorded if call.name in close])}" if close else ""),
     )
 
 

@@ -562,7 +562,10 @@ class MadeAgain(NamedTuple):
 
 
 def calls_made_again(history: History) -> dict[int, MadeAgain]:
-    """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq."""
+    """The calls that forks, this run or its ancestors, make anew with the arguments of their time, by seq.
+
+    Also those that another fork of their lineage made, where they keep the outcome: that comes with its arguments.
+    """
     again: dict[int, MadeAgain] = {}
     for note in history.notes:
         if note.type == EntryType.RUN_FORKED:
@@ -570,7 +573,21 @@ def calls_made_again(history: History) -> dict[int, MadeAgain]:
             seq = known.get("again")
             if seq is not None:
                 again[seq] = MadeAgain(known["run_id"], note.at, recorded_call(history.entries[seq - 1]))
+        elif note.type == EntryType.CALL_REISSUED:
+            call = outcome_call(note)
+            again.setdefault(call, MadeAgain("", note.at, recorded_call(history.entries[call - 1])))
     return again
+
+
+def reissued_calls(entries: Iterable[Entry]) -> dict[int, Entry]:
+    """The entries with the arguments of calls that a fork made again with others than were recorded, by seq."""
+    reissued: dict[int, Entry] = {}
+    for entry in entries:
+        if entry.type == EntryType.CALL_REISSUED:
+            reissued[outcome_call(entry)] = entry
+        elif entry.type == EntryType.RUN_FORKED and reissued:
+            reissued.pop(read_head(entry).get("again", 0), None)
+    return reissued
 
 
 def needed_blobs(entries: Sequence[Entry]) -> set[str]:

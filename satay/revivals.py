@@ -381,6 +381,11 @@ class Revival(Schedule):
         else:
             self._next_attempt(call, crashed=not history.is_stopped)
 
+    def is_between_attempts(self, seq: int) -> bool:
+        """Whether the history left a call waiting for its next attempt: after one that failed, or by a decision."""
+        history = None if self._attempts is None else self._attempts.get(seq)
+        return history is not None and (history.retry_at is not None or history.decision == "rerun")
+
     def _fail_refused(self, call: Call, failed: str) -> None:
         """A call that could not be made when it was issued fails again, as it did then."""
         assert call.entry is not None

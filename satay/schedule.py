@@ -402,7 +402,7 @@ class Schedule(ABC):
         call = self.calls.get(seq)
         if not isinstance(call, TaskCall | ChildCall) or call.issued_text is None:
             return False
-        return self._answers is None or self._answers.input_text(seq) is None
+        return self._answers is None or (self._answers.input_text(seq) is None and self._answers.find(call) is None)
 
     def _is_made_anew(self, call: Call) -> bool:
         """Whether this very run, a fork, makes a call of its prefix anew."""
@@ -508,10 +508,11 @@ class Schedule(ABC):
         self.calls[seq] = call
 
     def _refuse(self, call: Call, scheduled: str, failed: str, facts: str, error: SatayError) -> None:
-        """Record a call that cannot be made, with the reason, and let it fail."""
+        """Record a call that cannot be made, with the reason, and let it fail, unless it was given an outcome."""
         failure = encode_failure(error)
         self._record_call(call, scheduled, f'{facts},"refused":{failure}', None)
-        self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
+        if self._answers is None or not self._answer(call):
+            self.arrive(Arrival(failed, call, f'"call":{call.seq}', failure))
 
     def _take_from_history(self, call: Call, entry: Entry) -> None:
         call.seq = entry.seq

@@ -334,6 +334,16 @@ async def nested_groups() -> list[str]:
     return [*found, await note("after the group")]
 
 
+@satay.workflow(name="corpus.given_up_at_once")
+async def given_up_at_once() -> list[str]:
+    """Gives up on a call in the very turn that issued it."""
+    found = [await note("before")]
+    hasty = asyncio.create_task(linger("given up"))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    return [*found, await note("after")]
+
+
 @satay.workflow(name="corpus.countdown")
 async def countdown(left: int) -> str:
     await note(f"{left} left")
@@ -524,6 +534,7 @@ SHAPES: Final = {
         Shape(cancelled, script=cancel_when_waiting, is_ordered=True),
         Shape(group_of_failures),
         Shape(nested_groups),
+        Shape(given_up_at_once),
         Shape(countdown, 2, is_ordered=True),
         Shape(producer_and_consumers),
         Shape(locks),

@@ -99,6 +99,29 @@ def test_an_outcome_for_a_call_that_was_given_up_comes_before_the_turn_in_which_
     assert (3, 3, [4]) == (again.through_seq, again.again, [entry.seq for entry in again.kept])
 
 
+def test_a_call_that_hung_when_the_run_was_terminated_is_made_again_before_that_was_asked_for() -> None:
+    book = Book("s")
+    book.schedule("draft")
+    book.task("review", "fine")
+    book.add(EntryType.WORKFLOW_CANCEL_REQUESTED, is_final=True)
+    book.add(EntryType.WORKFLOW_CANCELLED)
+    again = cut_of(book, before_task="draft", keep_siblings=True)
+
+    assert (4, 2) == (again.through_seq, again.again)
+    assert 4 == cut_of(book, draft(0)).through_seq
+
+
+def test_a_call_that_was_given_up_in_the_turn_that_issued_it_is_made_again_there() -> None:
+    book = Book("s")
+    call = book.schedule("draft")
+    book.complete(call, "done")
+    hasty = book.schedule("review")
+    book.add(EntryType.CALL_CANCELLED, call=hasty)
+    again = cut_of(book.break_down(ValueError("x")), before_task="review", keep_siblings=True)
+
+    assert (4, 4, []) == (again.through_seq, again.again, list(again.kept))
+
+
 def test_overrides_are_cut_where_the_first_of_them_reached_the_body() -> None:
     cut = cut_of(side_by_side(), draft(2), draft(0))
 
@@ -194,6 +217,15 @@ def test_a_cut_that_does_not_exist_is_refused_in_a_sentence(options: dict[str, A
         cut_of(side_by_side(), **options)
 
     assert text in str(caught.value)
+
+
+def test_of_many_calls_a_refusal_names_the_first_and_the_last() -> None:
+    book = Book("s")
+    for _ in range(1000):
+        book.schedule("draft")
+
+    with pytest.raises(ForkValidationError, match=r"it ran draft:0, draft:1, .*, 990 more, and draft:999$"):
+        cut_of(book, before_task="draft", before_ordinal=1000)
 
 
 def test_a_given_up_call_has_no_outcome_to_cut_after() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import hashlib
+import math
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,7 +33,7 @@ from satay.errors import (
 from satay.model import EntryType
 from satay.replay import facts
 from satay.stores.locations import DATABASE_FILE
-from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, settle
+from satay.testing import AppUnderTest, Faults, ManualClock, abandon, open_app, pause, settle
 from tests.corpus import NEVER_SECONDS
 from tests.driving import in_loop
 
@@ -262,6 +264,76 @@ def test_a_kept_sibling_of_a_fork_can_be_made_again_in_a_fork_of_it(tmp_path: Pa
     in_loop(check())
 
 
+@satay.task(name="finer.priced")
+async def priced(cost: float) -> float:
+    satay.task_context().record_usage(model="m", cost=cost)
+    return cost
+
+
+@satay.workflow(name="finer.bill")
+async def bill() -> float:
+    return sum(await asyncio.gather(priced(0.5), priced(1.0), priced(2.0), priced(4.0)))
+
+
+@satay.task(name="finer.hang")
+async def hang() -> str:
+    if not Mood.text:
+        await pause(math.inf)
+    return Mood.text
+
+
+@satay.workflow(name="finer.hung")
+async def hung() -> list[str]:
+    return list(await asyncio.gather(draft("a"), hang()))
+
+
+@pytest.mark.parametrize("ask", [satay.RunHandle.cancel, satay.RunHandle.terminate], ids=["cancel", "terminate"])
+def test_a_call_that_hung_until_the_run_was_stopped_is_made_again_or_given_an_outcome(
+    ask: Callable[[Any], Awaitable[None]], tmp_path: Path
+) -> None:
+    async def check() -> None:
+        async with open_app(tmp_path) as app:
+            handle = app.start(hung, run_id="s")
+            await handle
+            await settle(app)
+            await ask(handle)
+            with pytest.raises(WorkflowCancelledError):
+                await handle.result()
+        ran.clear()
+        given, _ = await fork_of(tmp_path, "given", overrides={("finer.hang", 0): "given"})
+        Mood.text = "done"
+        again, _ = await fork_of(tmp_path, "again", before_task=hang, keep_siblings=True)
+
+        assert [["a tea", "given"], ["a tea", "done"]] == [given, again]
+        assert [] == ran
+
+    in_loop(check())
+
+
+def test_siblings_that_the_source_was_yet_to_be_given_count_as_inherited(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, bill)
+        again: dict[str, Any] = {"before_task": priced, "before_ordinal": 1, "keep_siblings": True}
+        _, receipt = await fork_of(tmp_path, **again)
+        assert (3, 6.5) == (receipt.calls_inherited, receipt.saved_cost)
+        async with open_app(tmp_path, clock=later_clock()) as app:
+            types = [entry.type async for entry in app.events("f")]
+            found = []
+            for seq in range(receipt.resolved_seq + 1, len(types)):
+                plan = await app.plan_fork("f", fork_point_seq=seq)
+                fork = await app.fork("f", fork_point_seq=seq)
+                assert (len(plan.inherited), plan.saved_cost) == (fork.receipt.calls_inherited, fork.receipt.saved_cost)
+                found.append(plan.saved_cost)
+            made_again = await app.fork("f", before_task=priced, before_ordinal=3, keep_siblings=True)
+            given = await app.fork("f", fork_point_seq=receipt.resolved_seq + 3, overrides={("finer.priced", 3): 0.0})
+
+        assert [0.5, 2.5, 6.5, 6.5, 6.5, 7.5] == found
+        assert 3.5 == made_again.receipt.saved_cost
+        assert (2, 2.5) == (given.receipt.calls_inherited, given.receipt.saved_cost)
+
+    in_loop(check())
+
+
 def test_a_call_that_is_made_again_twice_gets_the_arguments_of_the_last_fork(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
@@ -301,6 +373,59 @@ def test_a_call_that_was_made_again_counts_with_the_arguments_that_it_was_made_w
         assert ["b cake", "$.topic", "$.topic", "b tea"] == found
         assert ["pick"] * 2 == ran
         assert [["$.topic"], []] == [[difference.path for difference in call.input_differences] for call in there]
+
+    in_loop(check())
+
+
+def test_a_kept_outcome_of_a_call_that_the_source_made_again_comes_with_the_arguments_it_is_of(tmp_path: Path) -> None:
+    """The cut of the second fork lies before that of the first."""
+
+    async def check() -> None:
+        await run_source(tmp_path / "j", four_drafts, "tea")
+        await fork_of(tmp_path / "j", before_task=draft, before_ordinal=1, keep_siblings=True, workflow_input="cake")
+        first: dict[str, Any] = {"before_task": draft, "before_ordinal": 0, "keep_siblings": True}
+        await crash_everywhere(tmp_path / "j", "a cake | b cake | c tea | d tea", "g", "f", **first)
+        kept, receipt = await fork_of(tmp_path / "j", "g", "f", **first)
+        back, back_receipt = await fork_of(tmp_path / "j", "h", "f", workflow_input="tea", **first)
+        _, later_receipt = await fork_of(tmp_path / "j", "i", "h", before_task=pick)
+        mended, _ = await fork_of(tmp_path / "j", "m", "f", workflow_input="tea", on_stale="rerun", **first)
+        found = []
+        async with open_app(tmp_path / "j", clock=later_clock()) as app:
+            compared = await app.compare("s", "h")
+            for topic in ("cake", "tea"):
+                fork = await app.fork(
+                    "h", before_task=draft, before_ordinal=1, workflow_input=topic,
+                    tool_policies={"finer.draft": "replay"},
+                    overrides={("finer.draft", 2): "", ("finer.draft", 3): ""},
+                )  # fmt: skip
+                try:
+                    found.append((await fork.result()).split(" | ")[1])
+                except TaskBlockedError as error:
+                    found.append(error.reason.rpartition(" ")[2])
+        there = [call for call in compared.calls if "finer.draft:1" == str(call.identity)]
+
+        assert ["a cake | b cake | c tea | d tea", "a tea | b cake | c tea | d tea"] == [kept, back]
+        assert ["finer.draft:2", "finer.draft:3"] == [stale.call for stale in receipt.stale_calls]
+        assert ["finer.draft:1"] == [stale.call for stale in back_receipt.stale_calls]
+        assert ["finer.draft:1"] == [stale.call for stale in later_receipt.stale_calls]
+        assert "a tea | b tea | c tea | d tea" == mended
+        assert [["$.topic"]] == [[difference.path for difference in call.input_differences] for call in there]
+        assert ["b cake", "$.topic"] == found
+
+    in_loop(check())
+
+
+def test_a_kept_call_that_the_source_made_again_as_it_was_is_stale_as_any_other(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        await fork_of(tmp_path, before_task=draft, before_ordinal=0, keep_siblings=True)
+        last: dict[str, Any] = {"before_task": draft, "before_ordinal": 3, "keep_siblings": True}
+        result, receipt = await fork_of(tmp_path, "g", "f", workflow_input="cake", **last)
+        mended, _ = await fork_of(tmp_path, "h", "f", workflow_input="cake", on_stale="rerun", **last)
+
+        assert "a tea | b tea | c tea | d cake" == result
+        assert [f"finer.draft:{number}" for number in range(3)] == [stale.call for stale in receipt.stale_calls]
+        assert "a cake | b cake | c cake | d cake" == mended
 
     in_loop(check())
 
@@ -783,6 +908,31 @@ def test_an_override_of_a_call_after_the_cut_waits_for_it(tmp_path: Path) -> Non
     in_loop(check())
 
 
+@satay.workflow(name="finer.odd_arguments")
+async def odd_arguments() -> list[str]:
+    """Its draft and its child get arguments that have no recorded form."""
+    found = [await draft("plain")]
+    for making in (draft, small):
+        call = draft(threading.Lock()) if making is draft else satay.start_child(small, threading.Lock()).result()  # type: ignore[arg-type]  # that is the point
+        try:
+            found.append(await call)
+        except EncodeError:
+            found.append("refused")
+    return found
+
+
+def test_an_override_also_answers_a_call_that_could_not_be_made(tmp_path: Path) -> None:
+    async def check() -> None:
+        overrides = {("finer.draft", 1): "mine", ("finer.small", 0): "yours"}
+        assert ["plain tea", "refused", "refused"] == await run_source(tmp_path / "j", odd_arguments)
+        expected = ["plain tea", "mine", "yours"]
+        cuts: tuple[dict[str, Any], ...] = ({}, {"before_task": draft})
+        for options in cuts:
+            await crash_everywhere(tmp_path / "j", expected, overrides=overrides, **options)
+
+    in_loop(check())
+
+
 def test_an_override_inherited_by_a_fork_of_the_fork_still_holds_or_is_replaced(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
@@ -1050,6 +1200,26 @@ def test_a_stale_prefix_is_refused_or_run_again_where_that_is_asked_for(tmp_path
     in_loop(check())
 
 
+def test_a_call_that_is_made_again_has_no_stale_arguments_where_a_stale_sibling_moves_the_cut(tmp_path: Path) -> None:
+    async def check() -> None:
+        await run_source(tmp_path, four_drafts, "tea")
+        result, receipt = await fork_of(
+            tmp_path, before_task=draft, before_ordinal=1, keep_siblings=True, workflow_input="cake", on_stale="rerun"
+        )
+        ran.clear()
+        later, later_receipt = await fork_of(
+            tmp_path, "g", before_task=draft, before_ordinal=0, keep_siblings=True, workflow_input="cake",
+            on_stale="rerun", overrides={("finer.draft", 1): "mine"},
+        )  # fmt: skip
+
+        assert "a cake | b cake | c cake | d cake" == result
+        assert "a cake | mine | c cake | d cake" == later
+        assert "before the call finer.draft:0, which would have other arguments now" == receipt.cut == later_receipt.cut
+        assert () == receipt.stale_calls == later_receipt.stale_calls
+
+    in_loop(check())
+
+
 def test_a_call_whose_outcome_is_given_is_not_stale(tmp_path: Path) -> None:
     async def check() -> None:
         await run_source(tmp_path, four_drafts, "tea")
@@ -1212,6 +1382,8 @@ def test_a_plan_of_a_prefix_that_the_code_does_not_follow_says_so(tmp_path: Path
 
         assert plan.divergence is not None
         assert "durable call 0 diverged" in plan.divergence
+        assert "drive the fork with code" in plan.divergence
+        assert "~plan" not in plan.divergence
         assert "It would stop" in str(plan)
 
     in_loop(check())

@@ -28,7 +28,7 @@ from satay.clock import to_datetime
 from satay.errors import ForkValidationError, RunEndedError
 from satay.journal import MAX_PAGE, RunQuery, chain_digest
 from satay.model import TERMINAL_ENTRIES, CallKind, Entry, EntryType, RunRecord
-from satay.replay import CALL_KIND, OUTCOME_TYPES, facts, outcome_call, recorded_call
+from satay.replay import CALL_KIND, ENDS_OF_CALLS, OUTCOME_TYPES, facts, outcome_call, recorded_call
 from satay.stores import sqlite_reads as reads
 from satay.stores.locations import DATABASE_FILE
 from satay.stores.sqlite_schema import SqliteSettings, connect_reader
@@ -279,10 +279,12 @@ async def check_fork(
     clock = ManualClock(to_datetime(source[seq - 1].at), autojump=True)
     async with open_app(reference.place, clock=clock, poll_seconds=NEVER_SECONDS) as app:
         try:
-            fork = await app.fork(source_id, fork_point_seq=seq, run_id=fork_id)
+            plan = await app.plan_fork(source_id, fork_point_seq=seq)
         except ForkValidationError:
             assert source[seq - 1].type in TERMINAL_ENTRIES
             return
+        began.clear()
+        fork = await app.fork(source_id, fork_point_seq=seq, run_id=fork_id)
         await shape.script(app, fork_id)
         outcome = await outcome_of(fork.result())
         await settle(app)
@@ -300,6 +302,40 @@ async def check_fork(
     assert [None, None] == [verification.problem for verification in verifications]
     assert not shape.is_steady or shape.name == "chance" or Counter(content(source)) == Counter(content(entries))
     check_well_formed(after)
+    check_plan(plan, fork.receipt, entries)
+
+
+def check_plan(plan: satay.ForkPlan, receipt: satay.ForkReceipt, entries: Sequence[Entry]) -> None:
+    """What the plan of a fork told is what its receipt says, and what it did with each call."""
+    names = ("cut", "resolved_seq", "resolved_entry", "stale_calls", "tool_policies", "saved_cost", "saved_seconds")
+    calls = {str(recorded_call(entry)): entry for entry in entries if entry.type in CALL_KIND}
+    ends = {outcome_call(entry): entry for entry in entries if entry.type in ENDS_OF_CALLS}
+    ran = {
+        f"{task}[{at}]" if isinstance(at, str) else f"{task}:{at}" for run, task, at in began if run == receipt.run_id
+    }
+    in_flight = {call.call: call.action for call in receipt.in_flight}
+
+    assert [getattr(plan, name) for name in names] == [getattr(receipt, name) for name in names]
+    assert plan.divergence is None
+    for planned in plan.calls:
+        call = calls.get(planned.call)
+        if call is None:  # What comes from outside may come in another order, and spare the fork a call.
+            assert planned.seq > plan.resolved_seq, planned
+            continue
+        end = ends.get(call.seq)
+        is_given_up = end is None or end.type == EntryType.CALL_CANCELLED
+        match planned.action:
+            case "inherit":
+                is_told = end is not None and end.seq <= plan.resolved_seq
+            case "keep":
+                is_told = end is None or is_given_up or "kept" in facts(end)
+            case "run" | "rerun":
+                is_told = is_given_up or planned.call in ran or call.type != EntryType.TASK_SCHEDULED
+            case _:
+                is_told = True
+        assert is_told, planned
+        assert planned.action in ("run", "rerun") or planned.call not in ran, planned
+        assert planned.seq > plan.resolved_seq or in_flight.get(planned.call, "inherit") == planned.action
 
 
 async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
@@ -325,6 +361,8 @@ async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
                     poll_seconds=NEVER_SECONDS,
                 ) as app,
             ):
+                plan = await app.plan_fork(RUN_ID, **options)
+                began.clear()
                 fork = await app.fork(RUN_ID, run_id=fork_id, **options)
                 await shape.script(app, fork_id)
                 outcome = await outcome_of(fork.result())
@@ -341,6 +379,7 @@ async def check_calls_made_again(reference: Reference, shape: Shape) -> None:
         assert list(source[1:cut]) == entries[1:cut]
         assert not shape.is_steady or shape.name in MOMENTARY or Counter(content(source)) == Counter(content(entries))
         check_well_formed(after)
+        check_plan(plan, fork.receipt, entries)
 
 
 MOMENTARY: Final = ("chance", "timers", "cancelled")

@@ -83,7 +83,7 @@ def test_nothing_given_is_nothing_overridden() -> None:
 @pytest.mark.parametrize(
     ("values", "errors", "text"),
     [
-        ({("overrides.cuont", 0): 1}, None, "it made overrides.count"),
+        ({("overrides.cuont", 0): 1}, None, r"it made overrides.count:0, overrides.count\[k\]"),
         ({("overrides.count", 1): 1}, None, r"it made overrides.count:0, overrides.count\[k\]"),
         ({("timer", 0): 1}, None, "never made"),
         ({"overrides.count": 1}, None, "a call is named by"),

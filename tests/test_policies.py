@@ -10,7 +10,7 @@ import satay
 from satay.errors import InvalidValueError, NeedsDecisionError, TaskBlockedError
 from satay.model import EntryType
 from satay.replay import facts
-from satay.testing import Faults, ManualClock, open_app, settle
+from satay.testing import AppUnderTest, Faults, ManualClock, open_app, settle
 from tests.corpus import NEVER_SECONDS
 from tests.driving import in_loop
 from tests.mailings import (
@@ -309,6 +309,53 @@ def test_a_call_in_flight_at_the_cut_does_what_effect_and_policy_say(
         assert [action] * 3 == in_flight
         assert [action] * 3 == [call.action for call in plan.calls if call.call.startswith(SENDER_NAMES[effect])]
         assert len(sent) + (3 if action == "rerun" else 0) == len(letters(tmp_path / "outbox"))
+
+    in_loop(check())
+
+
+@satay.task(name="policies.post", effect="external", retries=2)
+async def post() -> int:
+    attempt = satay.task_context().attempt
+    if attempt == 1:
+        raise ConnectionError("not sent")
+    return attempt
+
+
+@satay.workflow(name="policies.posted")
+async def posted() -> int:
+    return await post()
+
+
+def test_an_external_call_that_was_between_two_attempts_at_the_cut_is_not_asked_about(tmp_path: Path) -> None:
+    async def action_at(app: AppUnderTest, source_id: str, type: EntryType, fork_id: str) -> str:
+        """What plan and receipt say of the call in a fork after that entry, where the fork does that."""
+        seq = 1 + [entry.type async for entry in app.events(source_id)].index(type)
+        policies = {"policies.post": "auto"}
+        plan = await app.plan_fork(source_id, fork_point_seq=seq, tool_policies=policies)
+        fork = await app.fork(source_id, run_id=fork_id, fork_point_seq=seq, tool_policies=policies)
+        actions = [call.action for call in plan.calls]
+        assert actions == [call.action for call in fork.receipt.in_flight]
+        if actions == ["ask"]:
+            with pytest.raises(NeedsDecisionError):
+                await fork.result()
+            await app.decide(fork_id, "rerun")
+            await settle(app)
+        assert await fork.result() >= 2
+        return actions[0]
+
+    async def check() -> None:
+        async with open_app(tmp_path) as app:
+            await app.start(posted, run_id=SOURCE_ID).result()
+            cuts = (
+                (SOURCE_ID, EntryType.TASK_SCHEDULED, "ask"),
+                (SOURCE_ID, EntryType.TASK_ATTEMPT_FAILED, "rerun"),
+                (SOURCE_ID, EntryType.TASK_ATTEMPT_STARTED, "ask"),
+                ("f0", EntryType.DECISION_REQUESTED, "ask"),
+                ("f0", EntryType.DECISION_MADE, "rerun"),
+            )
+            found = [await action_at(app, source, type, f"f{n}") for n, (source, type, _) in enumerate(cuts)]
+
+        assert [action for *_, action in cuts] == found
 
     in_loop(check())
 
