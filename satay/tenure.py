@@ -41,7 +41,7 @@ class Tenure:
         self._on_lapse = on_lapse
         self._until: int | None = None
         self._renewal = asyncio.Lock()
-        self._is_to_be_told = False
+        self._told = 0
         self.lapses = 0
 
     def is_unbroken_since(self, lapses: int) -> bool:
@@ -64,7 +64,6 @@ class Tenure:
             owner = this_process(self._owner_id, self._clock.now() + round(self._lease_seconds * MICROSECONDS))
             await self._journal.heartbeat(owner)
             self.lapses += has_lapsed
-            self._is_to_be_told |= has_lapsed
             self._until = owner.expires_at
 
     async def keep(self) -> None:
@@ -73,8 +72,9 @@ class Tenure:
             await asyncio.sleep(self._lease_seconds / HEARTBEATS_PER_LEASE)
             try:
                 await self.renew()
-                if self._is_to_be_told:
+                if self._told < self.lapses:
+                    told = self.lapses
                     await self._on_lapse()
-                    self._is_to_be_told = False  # Last: where that failed it is told after the next beat.
+                    self._told = told  # Last: where that failed it is told after the next beat.
             except JournalError as error:
                 log().warning("lease.not_renewed", owner=self._owner_id, error=str(error))
