@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import sys
@@ -560,14 +561,6 @@ SCRIPTS: Final[dict[str, tuple[int, str]]] = {
         asyncio.run(main())
         """,
     ),
-    "a handle that nobody awaits, in the default app": (
-        ENDED_WELL,
-        """
-        async def main():
-            satay.start(quick, 1)
-        asyncio.run(main())
-        """,
-    ),
     "a handle that nobody awaits, on a run that cannot be": (
         ENDED_WELL,
         """
@@ -940,6 +933,20 @@ def test_a_script_ends_promptly_and_silently_however_it_ends(name: str, tmp_path
 
     assert status == ended.status, ended
     check_errors(status, ended)
+    assert ended.seconds < promptly(), ended
+
+
+def test_a_script_that_ends_before_its_run_is_on_disk_says_so_and_ends_promptly(tmp_path: Path) -> None:
+    source = """
+    async def main():
+        satay.start(quick, 1)
+    asyncio.run(main())
+    """
+    ended = run_script(tmp_path / "place", source)
+
+    assert ENDED_WELL == ended.status, ended
+    assert ["run.not_created"] == re.findall(r"event='([\w.]+)'", ended.errors), ended
+    assert 1 == ended.errors.count("\n"), ended
     assert ended.seconds < promptly(), ended
 
 
