@@ -36,7 +36,6 @@ _STYLES: Final[Mapping[str, str]] = {
     "crashed": "red",
     "stranded": "red",
     "suspended": "yellow",
-    "stopped": "yellow",
     "created": "blue",
     "started": "cyan",
     "stepping": "cyan",

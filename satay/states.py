@@ -43,7 +43,7 @@ class RunState(StrEnum):
     DECIDED = "decided"
     CRASHED = "crashed"
     SUSPENDED = "suspended"
-    STOPPED = "stopped"
+    STRANDED = "stranded"
     CREATED = "created"
     STEPPING = "stepping"
     PAUSED = "paused"
@@ -217,7 +217,7 @@ def _undriven(situation: Situation) -> StateReport:
         reason = "its process closed in good order while calls of it ran"
         return StateReport(RunState.SUSPENDED, reason, "resume it", (_resume(run_id),))
     return StateReport(
-        RunState.STOPPED,
+        RunState.STRANDED,
         "nobody drives it: its process ended, or gave it up because of an error, such as code that does not fit it",
         "resume it; that goes on with it, or says what is in the way",
         (_resume(run_id),),

@@ -217,7 +217,7 @@ STATES: Final[dict[RunState, State]] = {
     RunState.DECIDED: lambda place: undecided(place, is_decided=True),
     RunState.CRASHED: crashed,
     RunState.SUSPENDED: lambda place: left(place, working),
-    RunState.STOPPED: given_up,
+    RunState.STRANDED: given_up,
     RunState.CREATED: lambda place: session(place, RunState.CREATED),
     RunState.STEPPING: lambda place: session(place, RunState.STEPPING),
     RunState.PAUSED: lambda place: session(place, RunState.PAUSED),
