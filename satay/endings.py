@@ -4,6 +4,7 @@ A run that is driven here tells of its end by itself; for one that is driven els
 then.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Protocol
 
@@ -48,46 +49,50 @@ class Endings:
         and `drive` is false.
         """
         while True:
-            if self._host.drive_of(run_id) is None:
-                record = await self._host.archive.run(run_id)
-                if record.status.is_terminal:
-                    return await self._host.archive.ending(run_id)
-                if record.status == RunStatus.NEEDS_DECISION:
-                    await self._refuse_undecided(run_id)
-                await self._raise_failure(record)
-                if record.status == RunStatus.WAITING:
-                    await self._look_below(run_id, drive=drive)
-                if not drive and await self._is_nobodys(record):
-                    raise _driven_by_nobody(record)
-                # One that left memory is made anew when something comes. Before that it would only leave it again.
-                if drive and (record.status != RunStatus.WAITING or record.owner != self._host.owner_id):
-                    await self._host.take_over(run_id)
-            ending = await self._wait_for_ending(run_id)
+            with self._host.waiters.listening(run_id) as news:  # What is told while the journal is read is not missed.
+                if self._host.drive_of(run_id) is None:
+                    record = await self._host.archive.run(run_id)
+                    if record.status.is_terminal:
+                        return await self._host.archive.ending(run_id)
+                    await self._look(record, drive=drive)
+                ending = await self._wait_for_ending(run_id, news)
             if ending is not None:
                 return ending
             self._host.waiters.raise_failure(run_id)
 
-    async def _wait_for_ending(self, run_id: str) -> Ending | None:
+    async def _look(self, record: RunRecord, *, drive: bool) -> None:
+        """Raise what keeps a run from going on that is not driven here, or drive it."""
+        run_id = record.run_id
+        if record.status == RunStatus.NEEDS_DECISION:
+            await self._refuse_undecided(run_id)
+        await self._raise_failure(record)
+        if record.status == RunStatus.WAITING:
+            await self._look_below(run_id, drive=drive)
+        if not drive and await self._is_nobodys(record):
+            raise _driven_by_nobody(record)
+        # One that left memory is made anew when something comes. Before that it would only leave it again.
+        if drive and (record.status != RunStatus.WAITING or record.owner != self._host.owner_id):
+            await self._host.take_over(run_id)
+
+    async def _wait_for_ending(self, run_id: str, news: "asyncio.Future[Ending | None]") -> Ending | None:
         """Wait for a drive of this process to end or stop, or, for a run driven elsewhere, for a while."""
-        waiters = self._host.waiters
-        with waiters.listening(run_id) as news:  # What is told while the inbox is read is not missed.
-            driven, seconds = self._host.drive_of(run_id), None
-            if driven is None:
-                seconds = self._poll_seconds
-            elif waits_for_decision(driven):
-                await self._refuse_undecided(run_id)
-                if not waits_for_decision(driven):
-                    return None
-                seconds = self._poll_seconds
-            else:
-                for child_id in self._host.stops.undecided_below(run_id):
-                    await self._refuse_undecided(child_id)
-                if self._host.stops.leads_away(run_id):
-                    await self._look_below(run_id, drive=True)
-                    seconds = self._poll_seconds  # Nobody here is told of what becomes of runs that others drive.
-                if self._host.drive_of(run_id) is not driven or waits_for_decision(driven):
-                    return None  # Something happened meanwhile, and was told to nobody.
-            return await waiters.hear(run_id, news, seconds)
+        driven, seconds = self._host.drive_of(run_id), None
+        if driven is None:
+            seconds = self._poll_seconds
+        elif waits_for_decision(driven):
+            await self._refuse_undecided(run_id)
+            if not waits_for_decision(driven):
+                return None
+            seconds = self._poll_seconds
+        else:
+            for child_id in self._host.stops.undecided_below(run_id):
+                await self._refuse_undecided(child_id)
+            if self._host.stops.leads_away(run_id):
+                await self._look_below(run_id, drive=True)
+                seconds = self._poll_seconds  # Nobody here is told of what becomes of runs that others drive.
+            if self._host.drive_of(run_id) is not driven or waits_for_decision(driven):
+                return None  # Something happened meanwhile, and was told to nobody.
+        return await self._host.waiters.hear(run_id, news, seconds)
 
     async def _look_below(self, run_id: str, *, drive: bool) -> None:
         """Raise what keeps those from going on for which a run waits, as the journal has it.
