@@ -235,6 +235,7 @@ class Claims:
 
     async def _wait(self, known: LedgerCall, deadline: int) -> bool:
         """Wait for news of a call that somebody else is making, one look long; whether it has ended."""
+        news = self._host.waiters.next_entry(self._journal.run_id)  # What is written while it is read is not missed.
         try:
             await self._journal.refresh()
         except SessionLostError:
@@ -243,7 +244,7 @@ class Claims:
         if known.outcome is None and self._is_held(known) and self._host.clock.now() < deadline:
             look = self._host.clock.now() + round(self._host.settings.poll_seconds * MICROSECONDS)
             moments = [look, deadline] if known.expires_at is None else [look, deadline, known.expires_at]
-            await self.sleep_until(min(moments), self._host.waiters.next_entry(self._journal.run_id))
+            await self.sleep_until(min(moments), news)
         return known.outcome is not None and known.outcome.type != EntryType.CALL_CANCELLED
 
     async def _wait_for_retry(self, asked: ToolCall, known: LedgerCall) -> None:
