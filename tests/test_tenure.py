@@ -226,7 +226,8 @@ def test_the_tool_of_a_participant_whose_claim_ran_out_is_not_called_where_other
             async with satay.Session.join(session.carrier()) as part:
                 late = part.call("mail", mail_from_thread, "anna", key="mail", effect="idempotent")
                 calling = asyncio.ensure_future(late)
-                await until(lambda: "mail" in "".join(task.get_name() for task in asyncio.all_tasks()))
+                await until(lambda: "mail" in [task.get_name() for task in asyncio.all_tasks()])
+                await asyncio.sleep(0)  # It has looked at its claim, and waits for a thread.
                 clock.shift_seconds = LATER_SECONDS
                 if is_taken_over:
                     receipt = await session.call("mail", mail, "anna", key="mail", effect="idempotent")
