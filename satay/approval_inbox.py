@@ -164,8 +164,9 @@ async def _waiting_runs(journal: ReadableJournal) -> list[RunRecord]:
 
 async def _pending(archive: Archive, record: RunRecord, now: int) -> list[PendingApproval]:
     run_id = record.run_id
-    requests = await _requests(archive, run_id)
+    # First: a decision goes from the inbox into the journal, and read in this order it is in one of them.
     answered = {message.event_id for message in await archive.journal.messages(run_id) if message.type == APPROVAL}
+    requests = await _requests(archive, run_id)
     return [
         PendingApproval(
             run_id=run_id,

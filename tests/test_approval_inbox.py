@@ -21,7 +21,7 @@ from satay.errors import (
     StalePrefixError,
     UsageError,
 )
-from satay.model import RunStatus
+from satay.model import Message, RunStatus
 from satay.testing import AppUnderTest, ManualClock, abandon, open_app, settle
 from tests.corpus import NEVER_SECONDS
 from tests.driving import entries_of, types_of
@@ -191,6 +191,22 @@ async def test_pending_approvals_are_listed_with_what_they_are_about(tmp_path: P
         ]
         assert ["s"] == [pending.run_id for pending in await satay.approvals()]
         assert [] == await satay.approvals("r")
+
+
+async def test_a_decision_that_is_taken_while_the_inbox_is_read_is_not_listed_as_pending(tmp_path: Path) -> None:
+    async with open_app(tmp_path) as app:
+        await waiting(app)
+        journal = (await app.scheduler()).archive.journal
+        read = journal.messages
+
+        async def read_slowly(run_id: str) -> list[Message]:
+            journal.messages = read  # type: ignore[method-assign]
+            await satay.decide_approval("r", "refund", approved=True)
+            await settle(app)
+            return await read(run_id)
+
+        journal.messages = read_slowly  # type: ignore[assignment,method-assign]
+        assert [] == await satay.approvals()
 
 
 async def test_one_key_is_asked_for_once_in_a_run(tmp_path: Path) -> None:
